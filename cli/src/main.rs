@@ -1,0 +1,2 @@
+//! The `pando` program.
+fn main() {}

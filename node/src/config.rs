@@ -1,0 +1,1 @@
+//! Configuration, merged and checked once at start.

@@ -1,0 +1,2 @@
+//! The `pando-node` program.
+fn main() {}

@@ -1,0 +1,3 @@
+//! Raft: everything that names openraft.
+
+pub mod types;

@@ -1,0 +1,1 @@
+//! Starts and stops children on this node.

@@ -1,0 +1,1 @@
+//! Log and snapshots on disk.

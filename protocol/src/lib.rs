@@ -1,0 +1,19 @@
+//! What Pando's processes say to each other: names, specs, causes, messages, and the one codec for wire and disk.
+//!
+//! ```text
+//!   pando (CLI) ── message ──► node        node ── session ──► leader's node
+//!        │                                   │
+//!        └── spec files ► TreeSpec ◄─────────┘        every byte of it through `codec`
+//! ```
+//!
+//! No rules live here (see `pando-supervision`) and nothing here starts a process. The feature `client` adds identities
+//! and QUIC with mutual TLS, the feature `spec-files` the reader of TOML and JSON specs.
+
+pub mod cause;
+pub mod codec;
+pub mod ids;
+pub mod message;
+pub mod rejection;
+pub mod session;
+pub mod spec;
+pub mod view;

@@ -1,0 +1,287 @@
+//! What clients ask of a node, and what they get.
+//!
+//! A client opens one stream for each request: one [`Call`] frame, then one [`Answer`] frame. [`Call::Events`] and
+//! [`Call::Logs`] answer with many frames, until the stream is finished.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{ClientId, Incarnation, NodeName, Path, TreeName};
+use crate::rejection::Rejection;
+use crate::spec::{Signal, TreeSpec};
+use crate::view::{ClusterRow, EventRow, Explanation, HistoryRow, NodeRow, TreeRow, Verdict};
+
+/// The ALPN of a connection: the protocol's version. Another version is refused before a byte of it is read.
+pub const ALPN: &[u8] = b"pando/1";
+
+/// The first byte on every stream of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Channel {
+    /// A client's request: one [`Call`].
+    Client = 1,
+    /// A runner's session: [`crate::session::RunnerWord`]s one way, [`crate::session::LeaderWord`]s the other.
+    Session = 2,
+    /// Raft, one append stream.
+    RaftAppend = 3,
+    /// Raft, one request.
+    RaftCall = 4,
+    /// Between nodes: one request.
+    Peer = 5,
+}
+
+impl Channel {
+    /// The channel with this byte.
+    pub fn from_byte(byte: u8) -> Option<Self> {
+        [Self::Client, Self::Session, Self::RaftAppend, Self::RaftCall, Self::Peer]
+            .into_iter()
+            .find(|c| *c as u8 == byte)
+    }
+}
+
+/// What a client asks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Call {
+    /// Changes something. Role: admin.
+    Write(Write),
+    /// Reads something.
+    Read {
+        /// What.
+        query: Query,
+        /// How fresh it must be.
+        freshness: Freshness,
+    },
+    /// Sends a signal to the process that runs at `path`. Not logged; what the process does then counts as its own doing.
+    /// Role: admin.
+    Kill {
+        /// The child.
+        path: Path,
+        /// The signal.
+        signal: Signal,
+    },
+    /// Streams [`Item::Event`]s after the one with this number.
+    Events {
+        /// The number of the last event already seen; 0 for all that are kept.
+        after: u64,
+        /// Whether to go on with new ones as they happen.
+        follow: bool,
+    },
+    /// Streams [`Item::Log`]s of a path, from every node that ran it.
+    Logs {
+        /// The child.
+        path: Path,
+        /// The last so many lines of each node.
+        tail: u32,
+        /// Whether to go on with new ones as they are written.
+        follow: bool,
+    },
+    /// Moves leadership. Role: admin.
+    Transfer {
+        /// The node that should lead; `None`: the voter whose log is furthest.
+        to: Option<NodeName>,
+    },
+}
+
+/// A change, with what makes a retry apply once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Write {
+    /// Who asks.
+    pub client: ClientId,
+    /// From 1, by one, for each client.
+    pub sequence: u64,
+    /// The lowest sequence for which the client still waits for a reply: replies below it are forgotten.
+    pub lowest_unanswered: u64,
+    /// What to change.
+    pub change: Change,
+}
+
+/// What can be changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
+    /// Makes the tree what the spec says: starts, stops, adds and removes what differs. Idempotent.
+    Apply(TreeSpec),
+    /// Stops everything in the tree, then forgets it.
+    Delete(TreeName),
+    /// Lets a stopped member run again.
+    Start(Path),
+    /// Stops a member until it is started again, whatever restarts meanwhile.
+    Stop(Path),
+    /// Stops and starts a member, with an empty budget and base backoff; clears a failed tree.
+    Restart(Path),
+}
+
+/// What a change did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changed {
+    /// One line for each difference; empty where everything was so already.
+    pub differences: Vec<Difference>,
+    /// The number of the last event in the state after it: a place from which to follow.
+    pub event: u64,
+}
+
+/// One difference between what is and what a spec says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Difference {
+    /// The member.
+    pub path: Path,
+    /// What happens to it.
+    pub what: DifferenceKind,
+    /// The keys that differ, for a change; empty otherwise.
+    pub keys: Vec<String>,
+}
+
+/// What a spec does to a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DifferenceKind {
+    /// It is new.
+    Added,
+    /// It is gone.
+    Removed,
+    /// A process whose spec changed: it is restarted.
+    Restarted,
+    /// Something changed that restarts nothing.
+    Changed,
+    /// The operator started it.
+    Started,
+    /// The operator stopped it.
+    Stopped,
+}
+
+/// How fresh an answer must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Freshness {
+    /// Contains every write that was answered before it was asked. Falls back to the local state, labelled with its age, when
+    /// no leader is found within 2 s.
+    Linearizable,
+    /// Whatever the asked node knows.
+    Stale,
+}
+
+/// What can be read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Query {
+    /// The rows of all trees, or of what lies at and below a path: [`Found::Tree`].
+    Tree(Option<Path>),
+    /// Why a member is as it is and what happens next: [`Found::Explanation`].
+    Explain(Path),
+    /// How a member's runs ended: [`Found::History`].
+    History(Path),
+    /// The nodes: [`Found::Nodes`].
+    Nodes,
+    /// The voters and the leader: [`Found::Cluster`].
+    Cluster,
+    /// What applying a spec would do: [`Found::Differences`].
+    Diff(TreeSpec),
+    /// Whether a member is settled, for `wait`: [`Found::Settled`].
+    Settled(Path),
+}
+
+/// The answer to a [`Call`] with one answer.
+pub type Answer = Result<Reply, Rejection>;
+
+/// What a client gets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// The change is in the log of a majority.
+    Changed(Changed),
+    /// What was read.
+    Found {
+        /// It.
+        found: Found,
+        /// How fresh it is.
+        view: ViewAge,
+    },
+    /// The signal was sent.
+    Killed {
+        /// The run it was sent to.
+        incarnation: Incarnation,
+        /// Where that runs.
+        node: NodeName,
+        /// The process.
+        pid: u32,
+    },
+    /// This node leads now.
+    Transferred {
+        /// The new leader.
+        leader: NodeName,
+    },
+}
+
+/// How fresh an answer is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ViewAge {
+    /// The node whose state answered.
+    pub answered_by: NodeName,
+    /// The leader, as that node knows it; `None` where it knows none.
+    pub leader: Option<NodeName>,
+    /// Whether leadership was confirmed after the question came.
+    pub confirmed: bool,
+    /// Milliseconds since that node last heard from a leader that a majority follows.
+    pub age_ms: u64,
+}
+
+/// What was read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Found {
+    /// Rows in tree order.
+    Tree(Vec<TreeRow>),
+    /// Why, and what next.
+    Explanation(Box<Explanation>),
+    /// Endings, the oldest first.
+    History(Vec<HistoryRow>),
+    /// Nodes in order of name.
+    Nodes(Vec<NodeRow>),
+    /// Voters and leader.
+    Cluster(ClusterRow),
+    /// What applying the spec would do.
+    Differences(Vec<Difference>),
+    /// Whether a member is settled.
+    Settled(Settled),
+}
+
+/// Whether what a spec asks for is there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settled {
+    /// Whether everything at and below the path that should run is ready.
+    pub whole: bool,
+    /// Why it can never become whole by itself: a failed tree, with its causes.
+    pub failed: Option<String>,
+    /// The verdict on the member.
+    pub verdict: Verdict,
+    /// Children that are ready.
+    pub ready: u32,
+    /// Children that should run.
+    pub configured: u32,
+    /// What is missing, for a line of progress: the first few members and what each waits for.
+    pub missing: Vec<String>,
+}
+
+/// One item of a stream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Item {
+    /// Something that happened.
+    Event(EventRow),
+    /// A line that a child wrote.
+    Log(LogLine),
+    /// The stream cannot go on; why.
+    Failed(Rejection),
+    /// A remark that is neither: a node whose logs cannot be reached, events that are no longer kept.
+    Note(String),
+}
+
+/// A line that a child wrote.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLine {
+    /// Where it ran.
+    pub node: NodeName,
+    /// The run that wrote it.
+    pub incarnation: Incarnation,
+    /// Since the Unix epoch, by that node's wall clock.
+    pub at: Duration,
+    /// Whether it came from standard error.
+    pub is_stderr: bool,
+    /// The line, without its end; what is no UTF-8 is replaced.
+    pub line: String,
+}

@@ -1,0 +1,124 @@
+//! Why a request was refused: part of the protocol, for people to read and for programs to act on.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{NodeName, Path, TreeName};
+use crate::spec::SpecMistake;
+
+/// Why a request was refused. The text says what, why, and what to do. Variants are only ever appended.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+pub enum Rejection {
+    /// No supervisor or child has this path.
+    #[error("there is no {path}{}: `pando tree` shows what there is", did_you_mean(.nearest))]
+    NoSuchPath {
+        /// The path that was asked for.
+        path: Path,
+        /// The known path that looks most like it.
+        nearest: Option<Path>,
+    },
+    /// No tree has this name.
+    #[error("there is no tree {0}: `pando tree` shows what there is")]
+    NoSuchTree(TreeName),
+    /// No node has this name.
+    #[error("there is no node {0}: `pando node ls` shows what there is")]
+    NoSuchNode(NodeName),
+    /// The spec has mistakes.
+    #[error("the spec of tree {tree} is refused: {}", list(.mistakes))]
+    BadSpec {
+        /// The tree.
+        tree: TreeName,
+        /// Every mistake; at least one.
+        mistakes: Vec<SpecMistake>,
+    },
+    /// A process would become a supervisor, or the other way round.
+    #[error(
+        "{path} would turn from a {from} into a {to}: give the new child another name, or apply the spec without {path} \
+         first"
+    )]
+    KindChanged {
+        /// The member.
+        path: Path,
+        /// What it is: `process` or `supervisor`.
+        from: String,
+        /// What it would become.
+        to: String,
+    },
+    /// The tree is being deleted.
+    #[error("tree {0} is being deleted, and its last processes are stopping: wait until it is gone, then apply again")]
+    BeingDeleted(TreeName),
+    /// A bound of the cluster is reached.
+    #[error("{what}: at most {limit} are allowed")]
+    TooMany {
+        /// What there would be too many of, with the number.
+        what: String,
+        /// The bound.
+        limit: u64,
+    },
+    /// The request does not fit the state of its subject.
+    #[error("{path} {why}")]
+    WrongState {
+        /// The subject.
+        path: Path,
+        /// Why, and what to do.
+        why: String,
+    },
+    /// The caller's certificate does not allow this.
+    #[error("this needs a certificate with the role {needed}, yours has {yours}: use another context or --cert")]
+    Forbidden {
+        /// The role that is needed.
+        needed: String,
+        /// The role in the caller's certificate.
+        yours: String,
+    },
+    /// A retry came so late that the cluster no longer knows whether it was applied.
+    #[error(
+        "too late to tell whether this was applied: replies are kept for 10 minutes; look at the state before you send it again"
+    )]
+    TooLateToTell,
+    /// No leader could be reached in time; nothing is known to have been applied.
+    #[error("no leader was reached within {waited:?}: {why}")]
+    NoLeader {
+        /// How long it was tried.
+        waited: Duration,
+        /// What was seen, and what to do.
+        why: String,
+    },
+    /// The reply was lost: it may or may not have been applied.
+    #[error("the reply was lost: it may or may not have been applied; look at the state before you send it again")]
+    Unknown,
+    /// A rule of ours panicked; the state is as it was before.
+    #[error("internal error, nothing was changed: {0}; please report this with the logs of the leader")]
+    Internal(String),
+    /// The observation or session does not belong to a session that is alive.
+    #[error("session {0} of this node is over")]
+    SessionOver(crate::ids::SessionId),
+    /// An observation came out of order.
+    #[error("observation {got} came where {expected} was expected")]
+    OutOfOrder {
+        /// The number that came.
+        got: u64,
+        /// The number that was expected.
+        expected: u64,
+    },
+    /// The request is malformed or of a kind that this node does not know.
+    #[error("bad request: {0}")]
+    BadRequest(String),
+    /// Leadership cannot be moved there.
+    #[error("leadership was not moved to {to}: {why}")]
+    NotTransferred {
+        /// The node that should lead.
+        to: NodeName,
+        /// Why, and what to do.
+        why: String,
+    },
+}
+
+fn did_you_mean(path: &Option<Path>) -> String {
+    path.as_ref().map(|path| format!(" (did you mean {path}?)")).unwrap_or_default()
+}
+
+fn list(mistakes: &[SpecMistake]) -> String {
+    mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,216 @@
+//! What a runner and the leader say to each other over a session. Design section 6.
+//!
+//! ```text
+//!   runner ── Ask, Beat, Observe ──► every voter        (one stream to each)
+//!   runner ◄── Granted, Answer, Desired, Applied ── the confirmed leader only
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cause::Exit;
+use crate::ids::{Incarnation, NodeName, Path, SessionId};
+use crate::spec::{Label, ProcessSpec};
+
+/// From a runner to each voter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RunnerWord {
+    /// The first word on a session stream, and again while no session is granted.
+    Ask(SessionRequest),
+    /// Asks for the lease to be renewed.
+    Beat {
+        /// The session.
+        session: SessionId,
+        /// Grows with each beat of the session.
+        number: u64,
+        /// The number of the newest beat of this session that was answered; 0 before the first.
+        answered: u64,
+        /// How long ago, by the runner's clock, that newest answered beat was sent.
+        answered_age: Duration,
+    },
+    /// Something that happened here. Sent again, in order, until it is [`LeaderWord::Applied`].
+    Observe {
+        /// The session.
+        session: SessionId,
+        /// From 1, by one, in each session.
+        number: u64,
+        /// What happened.
+        observation: Observation,
+    },
+}
+
+/// What a node brings when it asks for a session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionRequest {
+    /// The node; must be the name in its certificate.
+    pub node: NodeName,
+    /// Told apart from earlier requests of this node, so that a repeated one is granted once. Random.
+    pub nonce: u64,
+    /// `host:port` where the node answers.
+    pub address: String,
+    /// Whether it is a voter of the cluster.
+    pub role: NodeRole,
+    /// Its labels, sorted.
+    pub labels: Vec<Label>,
+    /// Its capacity.
+    pub slots: u32,
+    /// The boot id of its machine.
+    pub boot_id: String,
+    /// Sessions of this node that are proven over: the caller holds the lock that their guard held, and found no process of
+    /// them.
+    pub proven_over: Vec<SessionId>,
+}
+
+/// What a node is in the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeRole {
+    /// Takes part in Raft and runs children.
+    Voter,
+    /// Runs children only.
+    Agent,
+}
+
+/// What a runner tells the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Observation {
+    /// The process was started.
+    Started {
+        /// The child.
+        path: Path,
+        /// The run.
+        incarnation: Incarnation,
+        /// Its process id on that node.
+        pid: u32,
+    },
+    /// The process is ready.
+    Ready {
+        /// The child.
+        path: Path,
+        /// The run.
+        incarnation: Incarnation,
+    },
+    /// The whole process tree is gone.
+    Exited {
+        /// The child.
+        path: Path,
+        /// The run.
+        incarnation: Incarnation,
+        /// How it ended.
+        exit: Exit,
+    },
+    /// The run was asked to end before it started; the runner promises that it never will start.
+    NeverStarted {
+        /// The child.
+        path: Path,
+        /// The run.
+        incarnation: Incarnation,
+    },
+    /// The node was told to go: nothing more is to be placed here, and what runs is to be stopped.
+    Leaving,
+    /// Nothing runs here any more and nothing ever will under this session: it is over.
+    Left,
+}
+
+/// From the confirmed leader to a runner.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LeaderWord {
+    /// A session is granted. Its lease counts from when the runner sent the request with this nonce.
+    Granted {
+        /// The nonce of the request.
+        nonce: u64,
+        /// The session.
+        session: SessionId,
+    },
+    /// No session is granted; the text says why and what to do.
+    Refused {
+        /// The nonce of the request.
+        nonce: u64,
+        /// Why.
+        why: String,
+    },
+    /// The beat is answered after a proof of leadership that began after it arrived: the lease is renewed from when it was
+    /// sent.
+    Answer {
+        /// The session.
+        session: SessionId,
+        /// The beat.
+        number: u64,
+    },
+    /// The session is over, for good.
+    Over {
+        /// The session.
+        session: SessionId,
+    },
+    /// What should run here.
+    Desired(Desired),
+    /// Observations up to this number are applied (or can never be): forget them.
+    Applied {
+        /// The session.
+        session: SessionId,
+        /// The highest number that is done.
+        through: u64,
+    },
+}
+
+/// What should run on a node under a session, derived from the state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Desired {
+    /// The session it is for.
+    pub session: SessionId,
+    /// The log index of the state it comes from; one older than one acted on is ignored.
+    pub index: u64,
+    /// What should run, in order of path.
+    pub run: Vec<Wanted>,
+    /// What should end: stop it and report the exit, or promise that it never starts.
+    pub end: Vec<Ending>,
+}
+
+/// A run that should be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wanted {
+    /// The child.
+    pub path: Path,
+    /// The run.
+    pub incarnation: Incarnation,
+    /// The run before it, when that one ran here under the same session: `delay` counts from its exit as the runner saw it.
+    /// `None`: it counts from receipt.
+    pub after: Option<Incarnation>,
+    /// How long to wait before the start.
+    pub delay: Duration,
+    /// How to run it.
+    pub spec: Arc<ProcessSpec>,
+}
+
+/// A run that should end.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Ending {
+    /// The child.
+    pub path: Path,
+    /// The run.
+    pub incarnation: Incarnation,
+}
+
+/// From a dead node's guard, over TLS on TCP, to any voter: everything that ran under the session is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Obituary {
+    /// The node; must be the name in the certificate.
+    pub node: NodeName,
+    /// The session.
+    pub session: SessionId,
+    /// How the node process ended, in words.
+    pub how: String,
+}
+
+/// The answer to an obituary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ObituaryReply {
+    /// It stands in the log.
+    Recorded,
+    /// This voter does not lead and knows no leader: try another, or again.
+    NotLeader,
+    /// It is not acceptable, and never will be.
+    Refused,
+}
