@@ -24,9 +24,9 @@ pub struct Exit {
     pub healthy: Option<Duration>,
     /// Whether the kernel killed it for memory.
     pub out_of_memory: OutOfMemory,
-    /// The last lines of its standard error: at most [`MAX_STDERR_LINES`] and [`MAX_STDERR`] bytes. Empty where they equal
-    /// those of the ending before.
-    pub stderr: String,
+    /// The last lines of its standard error: at most [`MAX_STDERR_LINES`] and [`MAX_STDERR`] bytes. `None`: the same as those
+    /// of the ending before on that node, and not sent again.
+    pub stderr: Option<String>,
 }
 
 /// What ended a run.

@@ -112,8 +112,10 @@ pub struct HistoryRow {
     pub first: u64,
     /// The wall-clock time of the last.
     pub last: u64,
-    /// For an escalation, all levels below it.
+    /// For an escalation, all levels below it: the process that crashed last stands last.
     pub chain: Vec<CauseRow>,
+    /// For an escalation, the earlier crashes that stood in the window, the oldest first.
+    pub earlier: Vec<CauseRow>,
 }
 
 /// A cause, for people and JSON.

@@ -1,10 +1,152 @@
 //! The only way to change replicated state.
 
-use crate::cluster::Cluster;
-use crate::command::{Applied, Command, Done, Stamp};
+use std::sync::Arc;
+use std::time::Duration;
 
-/// Runs what is due at `stamp`, then `command`.
-pub fn apply(cluster: &mut Cluster, stamp: Stamp, _command: Command) -> Applied {
-    cluster.now = cluster.now.max(stamp.at);
-    Applied { outcome: Ok(Done::Ticked), events: vec![] }
+use pando_protocol::ids::Path;
+use pando_protocol::message::Write;
+use pando_protocol::rejection::Rejection;
+
+use crate::change::Change;
+use crate::cluster::{Body, Cluster, ProcessPhase, SupervisorPhase};
+use crate::command::{Applied, Command, Done, EventKind, Outcome, Stamp};
+use crate::mutation::{Mutation, broken};
+
+/// Replies kept of one client.
+pub const REPLIES_KEPT: usize = 1_024;
+/// Clients whose replies are kept.
+pub const CLIENTS_KEPT: usize = 10_000;
+/// Cluster time after which a client that is not heard is forgotten.
+pub const CLIENT_FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
+
+/// Runs everything that is due at `stamp`, then `command`. Deterministic to the byte.
+///
+/// # Panics
+/// Only by a bug of ours. Whoever calls it keeps a clone, puts that back and answers *internal*, identically on every voter.
+pub fn apply(cluster: &mut Cluster, stamp: Stamp, command: Command) -> Applied {
+    // A stamp from a leader whose clock lags never turns time back.
+    cluster.head.now = cluster.head.now.max(stamp.at);
+    let mut change = Change::new(cluster, stamp.wall);
+    change.run_due();
+    change.place_waiting();
+    let outcome = change.command(command);
+    change.place_waiting();
+    Applied { outcome, events: change.events }
+}
+
+/// When something happens by itself next, in cluster time; `None` while nothing will. A tick is due then.
+pub fn next_deadline(cluster: &Cluster) -> Option<Duration> {
+    cluster.timers.get_min().map(|(at, _)| *at)
+}
+
+impl Change<'_> {
+    fn run_due(&mut self) {
+        let now = self.now();
+        while let Some((at, path)) = self.cluster.timers.get_min().cloned() {
+            if at > now {
+                break;
+            }
+            self.cluster.timers.remove(&(at, path.clone()));
+            self.delay_is_over(&path);
+        }
+        self.forget_silent_clients();
+    }
+
+    fn delay_is_over(&mut self, path: &Path) {
+        match &self.member(path).body {
+            Body::Supervisor(supervisor) => {
+                if matches!(supervisor.phase, SupervisorPhase::Delayed { .. }) {
+                    self.start(path);
+                }
+            }
+            Body::Process(process) => {
+                if let ProcessPhase::Pending(pending) = &process.phase {
+                    let order = pending.order;
+                    self.to_place.insert((order, path.clone()));
+                }
+            }
+        }
+    }
+
+    fn command(&mut self, command: Command) -> Outcome {
+        match command {
+            Command::Tick => Ok(Done::Ticked),
+            Command::Write(write) => self.write_once(write),
+            Command::GrantSession(request) => self.grant_session(request),
+            Command::EndSession { node, session, proof } => self.session_over(&node, session, proof),
+            Command::Observe { node, session, number, observation } => {
+                self.observe(&node, session, number, observation)
+            }
+            Command::RaiseRules(version) => Ok(self.raise_rules(version)),
+        }
+    }
+
+    fn raise_rules(&mut self, version: u32) -> Done {
+        if version > self.cluster.head.rules {
+            self.cluster.head.rules = version;
+            self.event(EventKind::RulesRaised, None, None, format!("the rules of version {version} hold from here on"));
+        }
+        Done::Rules(self.cluster.head.rules)
+    }
+
+    /// Applies a client's change, once: a retry gets the reply that the first one got.
+    fn write_once(&mut self, write: Write) -> Outcome {
+        let Write { client, sequence, lowest_unanswered, change } = write;
+        match self.cluster.clients.get(&client) {
+            _ if broken(Mutation::RetriesTwice) => {}
+            Some(record) => {
+                if let Some(reply) = record.replies.get(&sequence) {
+                    return reply.clone();
+                }
+                if sequence < record.forgotten_below {
+                    return Err(Rejection::TooLateToTell);
+                }
+            }
+            // A client begins at 1, and takes a new id after five minutes of silence: this one was known and is forgotten.
+            None if sequence > 1 => return Err(Rejection::TooLateToTell),
+            None => {}
+        }
+        let outcome = self.request(change).map(Done::Changed);
+        self.remember(client, sequence, lowest_unanswered, &outcome);
+        outcome
+    }
+
+    fn remember(&mut self, client: pando_protocol::ids::ClientId, sequence: u64, lowest: u64, outcome: &Outcome) {
+        let now = self.now();
+        if !self.cluster.clients.contains_key(&client) && self.cluster.clients.len() >= CLIENTS_KEPT {
+            self.forget_oldest_client();
+        }
+        let mut record = self.cluster.clients.get(&client).map(|record| record.as_ref().clone()).unwrap_or_default();
+        self.cluster.client_ages.remove(&(record.heard, client));
+        record.heard = now;
+        // A client never waits for a sequence above its newest one, whatever it claims.
+        record.forgotten_below = record.forgotten_below.max(lowest.min(sequence));
+        record.replies = record.replies.split_off(&record.forgotten_below);
+        record.replies.insert(sequence, outcome.clone());
+        while record.replies.len() > REPLIES_KEPT
+            && let Some((oldest, _)) = record.replies.pop_first()
+        {
+            record.forgotten_below = record.forgotten_below.max(oldest + 1);
+        }
+        self.cluster.client_ages.insert((now, client));
+        self.cluster.clients.insert(client, Arc::new(record));
+    }
+
+    fn forget_silent_clients(&mut self) {
+        let now = self.now();
+        while let Some((heard, client)) = self.cluster.client_ages.get_min().copied() {
+            if now.saturating_sub(heard) < CLIENT_FORGOTTEN_AFTER {
+                break;
+            }
+            self.cluster.client_ages.remove(&(heard, client));
+            self.cluster.clients.remove(&client);
+        }
+    }
+
+    fn forget_oldest_client(&mut self) {
+        if let Some((heard, client)) = self.cluster.client_ages.get_min().copied() {
+            self.cluster.client_ages.remove(&(heard, client));
+            self.cluster.clients.remove(&client);
+        }
+    }
 }

@@ -1,0 +1,355 @@
+//! How an ending is classified, who pays for it, and what follows. Design section 5.2: one ending, one payer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pando_protocol::cause::{Cause, CauseChain, CauseClass, Exit, ExitHow, OutOfMemory};
+use pando_protocol::ids::Path;
+use pando_protocol::spec::{ExitAction, ExitMatch, ProcessSpec, Restart};
+
+use crate::change::{Change, chain, escalated, human};
+use crate::cluster::{DownReason, ProcessPhase, Refusal, Run, Stage};
+use crate::command::EventKind;
+use crate::mutation::{Mutation, broken};
+use crate::restarts::{Budget, Crash};
+use crate::supervisors::Escalation;
+
+/// Endings in a row that may go unpaid; the next is charged whatever it is, so that nothing restarts for ever for free.
+pub const MAX_UNPAID: u32 = 3;
+/// Nodes that may refuse to start a child, each once a round, before its budget pays.
+const REFUSALS_BEFORE_CHARGE: usize = 2;
+
+/// Why a run is over.
+pub(crate) enum Over {
+    /// Its runner reported the exit.
+    Exited(Exit),
+    /// Its runner promised that it never started and never will.
+    NeverStarted,
+    /// Its session is over. The child is not placed again before `brake` from now.
+    Lost { how: String, brake: Duration },
+}
+
+impl Change<'_> {
+    /// A run is over: takes it off its node, records why, and decides what follows.
+    pub fn run_over(&mut self, path: &Path, run: Run, over: Over) {
+        self.take_off(path, &run);
+        let spec = self.process(path).spec.clone();
+        self.process(path).phase = ProcessPhase::Down(DownReason::Supervisor);
+        if let Over::Exited(exit) = &over {
+            self.settle_backoff(path, exit);
+        }
+        let cause = self.cause_of(path, &run, &over, &spec);
+        let text = format!("{path} ended on {}: {}", run.node, cause.message);
+        self.event(EventKind::ChildExited, Some(path), Some(&run.node), text);
+        let class = cause.class;
+        let cause = chain(cause);
+        if let Some(why) = self.unwanted(path) {
+            return self.stay_down(path, &cause, why);
+        }
+        match class {
+            CauseClass::Stopped if broken(Mutation::StopIsCharged) => self.pay_and_restart(path, &run, cause),
+            CauseClass::NodeLost if broken(Mutation::LossIsCharged) => self.pay_and_restart(path, &run, cause),
+            CauseClass::Stopped => self.start_again(path, &cause, "nobody: we asked for it", Duration::ZERO),
+            CauseClass::NodeLost => self.lost(path, &run, &cause, over),
+            CauseClass::ReaperLost => self.reaper_lost(path, &run, cause),
+            CauseClass::StartFailed => self.start_failed(path, &run, cause),
+            CauseClass::Normal | CauseClass::Crash | CauseClass::Unhealthy => {
+                self.ended_by_itself(path, &run, cause, &spec)
+            }
+            CauseClass::Escalated | CauseClass::AutoShutdown => {} // Of supervisors only.
+        }
+    }
+
+    /// Frees what the run took of its node.
+    fn take_off(&mut self, path: &Path, run: &Run) {
+        if let Some(session) = self.session(&run.node, run.session) {
+            session.assigned.remove(path);
+            session.used -= run.slots;
+            session.revision += 1;
+        }
+        self.room_changed |= !broken(Mutation::RoomForgotten);
+    }
+
+    /// A run that was healthy long enough returns the delay to its base.
+    fn settle_backoff(&mut self, path: &Path, exit: &Exit) {
+        let member = self.member(path);
+        let healthy = exit.healthy.is_some_and(|healthy| healthy >= member.backoff.reset_after);
+        if healthy && !broken(Mutation::BackoffNeverForgets) {
+            member.delays = 0;
+            member.at_cap = 0;
+            member.unpaid = 0;
+        }
+    }
+
+    /// Why a child that ended is not to run again now, whatever its ending was; `None` where its restart type decides.
+    fn unwanted(&mut self, path: &Path) -> Option<&'static str> {
+        let parent = path.parent().map(|parent| self.supervisor(&parent).is_up());
+        let member = self.member(path);
+        if member.removed {
+            Some("nobody: it was removed")
+        } else if parent != Some(true) {
+            Some("nobody: its supervisor stops")
+        } else if member.held {
+            Some("nobody: an operator stopped it")
+        } else {
+            None
+        }
+    }
+
+    fn stay_down(&mut self, path: &Path, cause: &Arc<CauseChain>, why: &str) {
+        self.note(path, cause, false, why.into(), "stays down".into());
+        let member = self.member(path);
+        if member.removed {
+            return self.forget(path);
+        }
+        let reason = if member.held { DownReason::Held } else { DownReason::Supervisor };
+        self.process(path).phase = ProcessPhase::Down(reason);
+        if let Some(parent) = path.parent()
+            && self.supervisor(&parent).is_stopping()
+        {
+            self.advance_stop(&parent);
+        }
+    }
+
+    fn start_again(&mut self, path: &Path, cause: &Arc<CauseChain>, payer: &str, after: Duration) {
+        let decision = if after.is_zero() {
+            "starts again at once".into()
+        } else {
+            format!("starts again after {}", human(after))
+        };
+        self.note(path, cause, false, payer.into(), decision);
+        self.process(path).refused_by.clear();
+        self.wait_for_place(path, after);
+    }
+
+    fn lost(&mut self, path: &Path, run: &Run, cause: &Arc<CauseChain>, over: Over) {
+        let Over::Lost { brake, .. } = over else { return };
+        *self.member(path).node_losses.entry(run.node.clone()).or_default() += 1;
+        if self.member(path).restart == Restart::Temporary {
+            return self.finish(path, cause, "nobody: a temporary child is never restarted");
+        }
+        // A run that had not started yet still owes what is left of its delay.
+        let waited = self.now().saturating_sub(run.since);
+        let owed = if matches!(run.stage, Stage::Assigned) { run.delay.saturating_sub(waited) } else { Duration::ZERO };
+        self.start_again(path, cause, "nobody: its node was lost", owed.max(brake));
+    }
+
+    fn reaper_lost(&mut self, path: &Path, run: &Run, cause: Arc<CauseChain>) {
+        if self.member(path).restart == Restart::Temporary {
+            return self.finish(path, &cause, "nobody: a temporary child is never restarted");
+        }
+        let member = self.member(path);
+        member.unpaid += 1;
+        if member.unpaid > MAX_UNPAID && !broken(Mutation::UnpaidForEver) {
+            return self.pay_and_restart(path, run, cause);
+        }
+        let (base, stir) = (member.backoff, run.incarnation.0);
+        let wait = crate::restarts::delay(&base, 0, crate::restarts::dice(path, stir));
+        self.start_again(path, &cause, "nobody: its reaper was killed", wait);
+    }
+
+    /// The node pays until two nodes, or all that could take the child, refused it; then the budget.
+    fn start_failed(&mut self, path: &Path, run: &Run, cause: Arc<CauseChain>) {
+        let now = self.now();
+        let why = cause.outermost().map(|cause| cause.message.clone()).unwrap_or_default();
+        let process = self.process(path);
+        let count = process.refusals.get(&run.node).map_or(0, |refusal| refusal.count_at(now)) + 1;
+        process.refusals.insert(run.node.clone(), Refusal { count, at: now, why });
+        process.refused_by.insert(run.node.clone());
+        let refused = process.refused_by.len();
+        if self.member(path).restart == Restart::Temporary {
+            return self.finish(path, &cause, "nobody: a temporary child is never restarted");
+        }
+        if refused >= REFUSALS_BEFORE_CHARGE || self.choose_node(path).is_err() {
+            self.process(path).refused_by.clear();
+            return self.pay_and_restart(path, run, cause);
+        }
+        self.member(path).unpaid += 1;
+        let payer = format!("node {}: other nodes are tried first", run.node);
+        self.note(path, &cause, false, payer, "tried on another node at once".into());
+        self.wait_for_place(path, Duration::ZERO);
+    }
+
+    fn ended_by_itself(&mut self, path: &Path, run: &Run, cause: Arc<CauseChain>, spec: &ProcessSpec) {
+        let normal = cause.outermost().is_some_and(|cause| cause.class == CauseClass::Normal);
+        let rule = cause.outermost().and_then(|cause| action_for(cause, spec));
+        match (rule, self.member(path).restart) {
+            (Some(ExitAction::Stop), _) => {
+                self.note(
+                    path,
+                    &cause,
+                    false,
+                    "nobody: a rule of on_exit".into(),
+                    "stays down until it is started".into(),
+                );
+                self.process(path).phase = ProcessPhase::Down(DownReason::Rule);
+            }
+            (Some(ExitAction::Escalate), _) => self.escalate_at_once(path, cause),
+            (Some(ExitAction::Restart), _) | (_, Restart::Permanent) => self.pay_and_restart(path, run, cause),
+            (_, Restart::Transient) if !normal => self.pay_and_restart(path, run, cause),
+            (_, Restart::Transient) => self.finish(path, &cause, "nobody: a normal ending of a transient child"),
+            (_, Restart::Temporary) => self.finish(path, &cause, "nobody: a temporary child is never restarted"),
+        }
+    }
+
+    fn escalate_at_once(&mut self, path: &Path, cause: Arc<CauseChain>) {
+        let Some(parent) = path.parent() else { return };
+        let payer = format!("budget of {parent}: a rule of on_exit spends it");
+        self.note(path, &cause, true, payer, format!("escalated to {parent}"));
+        let earlier = self.supervisor(&parent).window.crashes.iter().map(|crash| crash.cause.clone()).collect();
+        self.escalate(&parent, Escalation { message: "a rule of on_exit".into(), cause, earlier });
+    }
+
+    fn finish(&mut self, path: &Path, cause: &Arc<CauseChain>, payer: &str) {
+        self.note(path, cause, false, payer.into(), "not restarted".into());
+        self.process(path).phase = ProcessPhase::Down(DownReason::Finished);
+        if let Some(parent) = path.parent()
+            && self.member(path).significant
+        {
+            self.significant_ended(&parent);
+        }
+    }
+
+    /// Charges an ending to the child's own account where it has one, else to its supervisor's, and restarts the child within
+    /// that budget.
+    fn pay_and_restart(&mut self, path: &Path, run: &Run, cause: Arc<CauseChain>) {
+        let Some(parent) = path.parent() else { return };
+        match self.charge_own(path, &cause) {
+            Own::Paid(payer) => self.restart_process(path, run, &cause, payer),
+            Own::Passed(cause, own) => match self.charge(&parent, path, cause.clone()) {
+                Ok(payer) => {
+                    self.restart_process(path, run, &cause, own.map_or(payer.clone(), |own| format!("{own}; {payer}")))
+                }
+                Err(escalation) => {
+                    let payer = format!("budget of {parent}, which is spent");
+                    self.note(path, &cause, true, payer, format!("escalated to {parent}"));
+                    self.escalate(&parent, escalation);
+                }
+            },
+        }
+    }
+
+    fn charge_own(&mut self, path: &Path, cause: &Arc<CauseChain>) -> Own {
+        let at = self.now();
+        let process = self.process(path);
+        let Some(intensity) = process.spec.intensity else { return Own::Passed(cause.clone(), None) };
+        let crash = Crash { at, child: path.clone(), cause: cause.clone() };
+        match process.window.charge(intensity, crash) {
+            Budget::Pays { spent } => {
+                Own::Paid(format!("its own budget: {spent} of {} spent", crate::change::budget(intensity)))
+            }
+            Budget::Unlimited => Own::Paid("its own budget: unlimited".into()),
+            Budget::Spent { crashes, within } => {
+                process.window.crashes.clear();
+                let message = format!("{crashes} crashes in {}", human(within));
+                let outer = cause.as_ref().clone().below(escalated(path, message));
+                Own::Passed(Arc::new(outer), Some("its own budget, which is spent".into()))
+            }
+        }
+    }
+
+    /// A crash restart stays on its node; placement decides only where that cannot take it.
+    fn restart_process(&mut self, path: &Path, run: &Run, cause: &Arc<CauseChain>, payer: String) {
+        let wait = self.next_delay(path);
+        self.note(path, cause, true, payer, format!("restarts after {}", human(wait)));
+        self.process(path).refused_by.clear();
+        let refused = matches!(cause.innermost(), Some(cause) if cause.class == CauseClass::StartFailed);
+        if !refused && self.can_stay(path, run) {
+            self.assign(path, run.node.clone(), run.session, Some(run.incarnation), wait);
+        } else {
+            self.wait_for_place(path, wait);
+        }
+    }
+
+    fn cause_of(&mut self, path: &Path, run: &Run, over: &Over, spec: &ProcessSpec) -> Cause {
+        let (class, message) = classify(run, over, spec);
+        let (code, signal, stderr) = match over {
+            Over::NeverStarted | Over::Lost { .. } => (None, None, None),
+            Over::Exited(exit) => match exit.how {
+                ExitHow::Code(code) => (Some(code), None, Some(exit.stderr.clone())),
+                ExitHow::Signal(signal) => (None, Some(signal), Some(exit.stderr.clone())),
+                ExitHow::StartFailed(_) | ExitHow::Unready(_) | ExitHow::ReaperLost => {
+                    (None, None, Some(exit.stderr.clone()))
+                }
+            },
+        };
+        let stderr = match stderr {
+            None => String::new(),
+            Some(None) => self.member(path).last_stderr().to_owned(),
+            Some(Some(text)) => text,
+        };
+        let (incarnation, node) = (Some(run.incarnation), Some(run.node.clone()));
+        Cause { path: path.clone(), class, message, code, signal, incarnation, node, stderr }
+    }
+}
+
+/// Where the charge for an ending went.
+enum Own {
+    /// To the child's own account; who paid.
+    Paid(String),
+    /// On to the supervisor's, with this cause; what the child's own account said, where it has one.
+    Passed(Arc<CauseChain>, Option<String>),
+}
+
+fn classify(run: &Run, over: &Over, spec: &ProcessSpec) -> (CauseClass, String) {
+    let exit = match over {
+        Over::Lost { how, .. } => return (CauseClass::NodeLost, format!("node {} lost: {how}", run.node)),
+        Over::NeverStarted => {
+            let why = run.stopping.map_or("stopped", super::cluster::StopReason::as_str);
+            return (CauseClass::Stopped, format!("{why} before it started"));
+        }
+        Over::Exited(exit) => exit,
+    };
+    let after = human(exit.ran);
+    if let Some(reason) = run.stopping {
+        return (CauseClass::Stopped, format!("{} ({})", reason.as_str(), how(exit)));
+    }
+    let rule = rule_for(&exit.how, spec);
+    match &exit.how {
+        ExitHow::Code(code)
+            if rule == Some(ExitAction::Ignore) || (rule.is_none() && spec.normal_exit.contains(code)) =>
+        {
+            (CauseClass::Normal, format!("exit code {code} after {after}"))
+        }
+        ExitHow::Signal(signal) if rule == Some(ExitAction::Ignore) => {
+            (CauseClass::Normal, format!("{signal} after {after}"))
+        }
+        ExitHow::Code(_) | ExitHow::Signal(_) => (CauseClass::Crash, format!("{} after {after}", how(exit))),
+        ExitHow::StartFailed(why) => (CauseClass::StartFailed, format!("could not be started: {why}")),
+        ExitHow::Unready(within) => (CauseClass::Unhealthy, format!("not ready within {}", human(*within))),
+        ExitHow::ReaperLost => (CauseClass::ReaperLost, format!("its reaper was killed after {after}")),
+    }
+}
+
+fn how(exit: &Exit) -> String {
+    let memory = match exit.out_of_memory {
+        OutOfMemory::No => "",
+        OutOfMemory::Likely => " (likely out of memory)",
+        OutOfMemory::Yes => " (out of memory)",
+    };
+    match &exit.how {
+        ExitHow::Code(code) => format!("exit code {code}"),
+        ExitHow::Signal(signal) => format!("{signal}{memory}"),
+        ExitHow::StartFailed(why) => why.clone(),
+        ExitHow::Unready(within) => format!("not ready within {}", human(*within)),
+        ExitHow::ReaperLost => "its reaper was killed".into(),
+    }
+}
+
+fn rule_for(how: &ExitHow, spec: &ProcessSpec) -> Option<ExitAction> {
+    let ended = match how {
+        ExitHow::Code(code) => ExitMatch::Code(*code),
+        ExitHow::Signal(signal) => ExitMatch::Signal(*signal),
+        ExitHow::StartFailed(_) | ExitHow::Unready(_) | ExitHow::ReaperLost => return None,
+    };
+    spec.on_exit.iter().find(|rule| rule.when == ended).map(|rule| rule.action)
+}
+
+fn action_for(cause: &Cause, spec: &ProcessSpec) -> Option<ExitAction> {
+    let how = match (cause.code, cause.signal) {
+        (Some(code), _) => ExitHow::Code(code),
+        (None, Some(signal)) => ExitHow::Signal(signal),
+        (None, None) => return None,
+    };
+    rule_for(&how, spec).filter(|action| *action != ExitAction::Ignore)
+}

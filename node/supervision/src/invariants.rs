@@ -1,0 +1,295 @@
+//! What must always hold, each a function whose name is a sentence. Design section 10.
+//!
+//! Checked after every step by the tests of the rules and by the simulator; never inside `apply`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use pando_protocol::ids::{Incarnation, Path};
+use pando_protocol::spec::Intensity;
+
+use crate::MAX_UNPAID;
+use crate::change::{EVENTS_KEPT, HISTORY_KEPT};
+use crate::cluster::{Body, Cluster, DownReason, Member, Process, ProcessPhase, Stage, SupervisorPhase};
+use crate::placement::choose;
+
+/// A rule that does not hold, with the evidence.
+pub type Broken = String;
+
+/// Checks every invariant of one state.
+///
+/// # Errors
+/// Each one that does not hold.
+pub fn check(cluster: &Cluster) -> Result<(), Vec<Broken>> {
+    let broken: Vec<Broken> =
+        ALL.iter().filter_map(|(name, holds)| holds(cluster).err().map(|why| format!("{name}: {why}"))).collect();
+    if broken.is_empty() { Ok(()) } else { Err(broken) }
+}
+
+type Invariant = fn(&Cluster) -> Result<(), Broken>;
+
+/// Every invariant of one state, by its name.
+const ALL: [(&str, Invariant); 11] = [
+    ("a session lists exactly the runs assigned under it", a_session_lists_exactly_the_runs_assigned_under_it),
+    ("no run is assigned under a session that is over", no_run_is_assigned_under_a_session_that_is_over),
+    ("no node takes more than its slots", no_node_takes_more_than_its_slots),
+    ("a run stands on a node with the labels it requires", a_run_stands_on_a_node_with_the_labels_it_requires),
+    ("a child runs only below supervisors that are not down", a_child_runs_only_below_supervisors_that_are_not_down),
+    ("no child is pending while a node fits it", no_child_is_pending_while_a_node_fits_it),
+    ("what waits stands in the queue or has a timer", what_waits_stands_in_the_queue_or_has_a_timer),
+    ("a window holds at most what its budget allows", a_window_holds_at_most_what_its_budget_allows),
+    ("no more than three unpaid endings in a row", no_more_than_three_unpaid_endings_in_a_row),
+    ("incarnations are given once", incarnations_are_given_once),
+    ("what is kept is bounded", what_is_kept_is_bounded),
+];
+
+fn processes(cluster: &Cluster) -> impl Iterator<Item = (&Path, &Member, &Process)> {
+    cluster.members.iter().filter_map(|(path, member)| match &member.body {
+        Body::Process(process) => Some((path, member.as_ref(), process)),
+        Body::Supervisor(_) => None,
+    })
+}
+
+fn a_session_lists_exactly_the_runs_assigned_under_it(cluster: &Cluster) -> Result<(), Broken> {
+    let mut listed = BTreeSet::new();
+    for (name, node) in &cluster.nodes {
+        for (id, session) in &node.sessions {
+            let mut used = 0;
+            for path in &session.assigned {
+                let run = cluster.run(path).ok_or_else(|| format!("{name} lists {path}, which has no run"))?;
+                if run.node != *name || run.session != *id {
+                    return Err(format!("{name} {id} lists {path}, which runs on {} {}", run.node, run.session));
+                }
+                used += run.slots;
+                listed.insert(path.clone());
+            }
+            if used != session.used {
+                return Err(format!("{name} {id} counts {} slots, its runs take {used}", session.used));
+            }
+        }
+    }
+    match processes(cluster)
+        .find(|(path, _, process)| matches!(process.phase, ProcessPhase::Assigned(_)) && !listed.contains(*path))
+    {
+        Some((path, ..)) => Err(format!("{path} runs and no session lists it")),
+        None => Ok(()),
+    }
+}
+
+fn no_run_is_assigned_under_a_session_that_is_over(cluster: &Cluster) -> Result<(), Broken> {
+    for (path, _, process) in processes(cluster) {
+        if let ProcessPhase::Assigned(run) = &process.phase
+            && cluster.session(&run.node, run.session).is_none()
+        {
+            return Err(format!("{path} runs on {} under {}, which is over", run.node, run.session));
+        }
+    }
+    Ok(())
+}
+
+fn no_node_takes_more_than_its_slots(cluster: &Cluster) -> Result<(), Broken> {
+    for (name, node) in &cluster.nodes {
+        // A node that came back with fewer slots may still hold what its older session was given.
+        let used: u32 = node.sessions.values().map(|session| session.used).sum();
+        if used > node.slots && node.sessions.len() == 1 {
+            return Err(format!("{name} takes {used} of {} slots", node.slots));
+        }
+    }
+    Ok(())
+}
+
+fn a_run_stands_on_a_node_with_the_labels_it_requires(cluster: &Cluster) -> Result<(), Broken> {
+    for (path, _, process) in processes(cluster) {
+        let ProcessPhase::Assigned(run) = &process.phase else { continue };
+        let Some(node) = cluster.nodes.get(&run.node) else { continue };
+        // An older session may stem from a time when the node had other labels.
+        if run.stopping.is_none()
+            && node.current == Some(run.session)
+            && !process.spec.place.require.is_subset(&node.labels)
+        {
+            return Err(format!("{path} runs on {}, which lacks a label it requires", run.node));
+        }
+    }
+    Ok(())
+}
+
+fn a_child_runs_only_below_supervisors_that_are_not_down(cluster: &Cluster) -> Result<(), Broken> {
+    for (path, member) in &cluster.members {
+        let Some(parent) = path.parent() else { continue };
+        let supervisor = cluster.supervisor(&parent).ok_or_else(|| format!("{path} has no supervisor"))?;
+        let above_is_down = match supervisor.phase {
+            SupervisorPhase::Down(_) | SupervisorPhase::Failed(_) | SupervisorPhase::Delayed { .. } => true,
+            SupervisorPhase::Up { .. } | SupervisorPhase::Stopping { .. } => false,
+        };
+        if above_is_down && !member.is_down() {
+            return Err(format!("{path} is not down while {parent} is"));
+        }
+    }
+    Ok(())
+}
+
+fn no_child_is_pending_while_a_node_fits_it(cluster: &Cluster) -> Result<(), Broken> {
+    for (_, path) in &cluster.pending {
+        let Some(Process { phase: ProcessPhase::Pending(pending), .. }) = cluster.process(path) else { continue };
+        if pending.not_before <= cluster.head.now
+            && let Ok((node, _)) = choose(cluster, path)
+        {
+            return Err(format!("{path} waits while {node} fits it"));
+        }
+    }
+    Ok(())
+}
+
+fn what_waits_stands_in_the_queue_or_has_a_timer(cluster: &Cluster) -> Result<(), Broken> {
+    let now = cluster.head.now;
+    for (path, member) in &cluster.members {
+        match &member.body {
+            Body::Process(Process { phase: ProcessPhase::Pending(pending), .. }) => {
+                if !cluster.pending.contains(&(pending.order, path.clone())) {
+                    return Err(format!("{path} waits and is not in the queue"));
+                }
+                let has_timer = cluster.timers.contains(&(pending.not_before, path.clone()));
+                if !has_timer && pending.waits_for.is_none() {
+                    return Err(format!("{path} waits for nothing"));
+                }
+            }
+            Body::Process(_) => {}
+            Body::Supervisor(supervisor) => match &supervisor.phase {
+                SupervisorPhase::Delayed { until } if !cluster.timers.contains(&(*until, path.clone())) => {
+                    return Err(format!("{path} is delayed and has no timer"));
+                }
+                SupervisorPhase::Stopping { .. } => stopping_waits_for_a_child(cluster, path, member)?,
+                SupervisorPhase::Delayed { .. }
+                | SupervisorPhase::Down(_)
+                | SupervisorPhase::Up { .. }
+                | SupervisorPhase::Failed(_) => {}
+            },
+        }
+    }
+    for (order, path) in &cluster.pending {
+        match cluster.process(path).map(|process| &process.phase) {
+            Some(ProcessPhase::Pending(pending)) if pending.order == *order => {}
+            _ => return Err(format!("{path} stands in the queue and does not wait")),
+        }
+    }
+    match cluster.timers.get_min() {
+        Some((at, path)) if *at < now.saturating_sub(Duration::from_secs(60)) => {
+            Err(format!("{path} has a timer long past"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn stopping_waits_for_a_child(cluster: &Cluster, path: &Path, member: &Member) -> Result<(), Broken> {
+    let Body::Supervisor(supervisor) = &member.body else { return Ok(()) };
+    let last = supervisor
+        .children
+        .iter()
+        .rev()
+        .map(|id| path.child(id))
+        .find(|child| cluster.member(child).is_some_and(|m| !m.is_down()));
+    let Some(child) = last else { return Err(format!("{path} is stopping and everything below it is down")) };
+    let is_ending = match &cluster.member(&child).map(|member| &member.body) {
+        Some(Body::Process(Process { phase: ProcessPhase::Assigned(run), .. })) => run.stopping.is_some(),
+        Some(Body::Supervisor(below)) => below.is_stopping(),
+        _ => false,
+    };
+    if is_ending { Ok(()) } else { Err(format!("{path} is stopping and {child}, the last that runs, is not")) }
+}
+
+fn a_window_holds_at_most_what_its_budget_allows(cluster: &Cluster) -> Result<(), Broken> {
+    for (path, member) in &cluster.members {
+        let (window, intensity, up) = match &member.body {
+            Body::Process(process) => (&process.window, process.spec.intensity, true),
+            Body::Supervisor(supervisor) => (&supervisor.window, Some(supervisor.intensity), supervisor.is_up()),
+        };
+        let Some(Intensity::Limited { max_restarts, .. }) = intensity else { continue };
+        if up && window.counting(cluster.head.now, intensity.unwrap_or_default()).count() > max_restarts as usize {
+            return Err(format!("{path} goes on with {} crashes in a window of {max_restarts}", window.crashes.len()));
+        }
+        if window.crashes.iter().zip(window.crashes.iter().skip(1)).any(|(a, b)| a.at > b.at) {
+            return Err(format!("{path} has a window out of order"));
+        }
+    }
+    Ok(())
+}
+
+fn no_more_than_three_unpaid_endings_in_a_row(cluster: &Cluster) -> Result<(), Broken> {
+    match cluster.members.iter().find(|(_, member)| member.unpaid > MAX_UNPAID) {
+        Some((path, member)) => Err(format!("{path} has {} unpaid endings in a row", member.unpaid)),
+        None => Ok(()),
+    }
+}
+
+fn incarnations_are_given_once(cluster: &Cluster) -> Result<(), Broken> {
+    let mut seen: BTreeMap<Incarnation, &Path> = BTreeMap::new();
+    for (path, _, process) in processes(cluster) {
+        let ProcessPhase::Assigned(run) = &process.phase else { continue };
+        if run.incarnation.0 >= cluster.head.next_incarnation {
+            return Err(format!("{path} has incarnation {}, which was not given yet", run.incarnation));
+        }
+        if let Some(other) = seen.insert(run.incarnation, path) {
+            return Err(format!("{path} and {other} share incarnation {}", run.incarnation));
+        }
+    }
+    Ok(())
+}
+
+fn what_is_kept_is_bounded(cluster: &Cluster) -> Result<(), Broken> {
+    if cluster.events.len() > EVENTS_KEPT {
+        return Err(format!("{} events are kept", cluster.events.len()));
+    }
+    if cluster.clients.len() > crate::apply::CLIENTS_KEPT || cluster.clients.len() != cluster.client_ages.len() {
+        return Err(format!("{} clients, {} ages", cluster.clients.len(), cluster.client_ages.len()));
+    }
+    match cluster.members.iter().find(|(_, member)| member.history.len() > HISTORY_KEPT) {
+        Some((path, _)) => Err(format!("{path} keeps more than {HISTORY_KEPT} endings")),
+        None => Ok(()),
+    }
+}
+
+/// Checks what must hold between a state and the one after it.
+///
+/// # Errors
+/// Each rule that does not hold.
+pub fn check_step(before: &Cluster, after: &Cluster) -> Result<(), Vec<Broken>> {
+    let mut broken = Vec::new();
+    if after.head.now < before.head.now {
+        broken.push("time ran backwards".into());
+    }
+    for (path, _, process) in processes(after) {
+        let ProcessPhase::Assigned(run) = &process.phase else { continue };
+        let Some(old) = before.run(path) else { continue };
+        if run.incarnation < old.incarnation {
+            broken.push(format!("{path} went from incarnation {} back to {}", old.incarnation, run.incarnation));
+        }
+        let is_sooner = run.delay < after.member(path).map_or(Duration::ZERO, |member| member.backoff.shortest(0));
+        if run.incarnation > old.incarnation
+            && is_crash_restart(before, after, path)
+            && run.delay.is_zero()
+            && is_sooner
+        {
+            broken.push(format!("{path} restarts after a crash without delay"));
+        }
+    }
+    for (path, member) in &after.members {
+        let Some(old) = before.member(path) else { continue };
+        if member.restarts < old.restarts {
+            broken.push(format!("{path} has fewer restarts than before"));
+        }
+        if let (Body::Supervisor(new), Body::Supervisor(known)) = (&member.body, &old.body)
+            && matches!(new.phase, SupervisorPhase::Up { .. })
+            && matches!(known.phase, SupervisorPhase::Delayed { .. } | SupervisorPhase::Down(DownReason::Supervisor))
+            && !new.window.crashes.is_empty()
+        {
+            broken.push(format!("{path} starts again with crashes in its window"));
+        }
+    }
+    if broken.is_empty() { Ok(()) } else { Err(broken) }
+}
+
+/// Whether the newest ending of `path` was charged and its next run is on the same node.
+fn is_crash_restart(before: &Cluster, after: &Cluster, path: &Path) -> bool {
+    let charged = |cluster: &Cluster| cluster.member(path).map_or(0, |member| member.restarts);
+    charged(after) > charged(before) && after.run(path).is_some_and(|run| run.stage == Stage::Assigned)
+}
