@@ -141,8 +141,8 @@ pub(crate) fn human(duration: Duration) -> String {
     let ms = duration.as_millis();
     match ms {
         0..1_000 => format!("{ms} ms"),
-        _ if ms % 60_000 == 0 => format!("{} m", ms / 60_000),
-        _ if ms % 1_000 == 0 => format!("{} s", ms / 1_000),
+        _ if ms.is_multiple_of(60_000) => format!("{} m", ms / 60_000),
+        _ if ms.is_multiple_of(1_000) => format!("{} s", ms / 1_000),
         1_000..60_000 => format!("{}.{} s", ms / 1_000, ms % 1_000 / 100),
         _ => format!("{} s", ms / 1_000),
     }

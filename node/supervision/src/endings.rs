@@ -54,7 +54,7 @@ impl Change<'_> {
             CauseClass::ReaperLost => self.reaper_lost(path, &run, cause),
             CauseClass::StartFailed => self.start_failed(path, &run, cause),
             CauseClass::Normal | CauseClass::Crash | CauseClass::Unhealthy => {
-                self.ended_by_itself(path, &run, cause, &spec)
+                self.ended_by_itself(path, &run, cause, &spec);
             }
             CauseClass::Escalated | CauseClass::AutoShutdown => {} // Of supervisors only.
         }
@@ -218,7 +218,7 @@ impl Change<'_> {
             Own::Paid(payer) => self.restart_process(path, run, &cause, payer),
             Own::Passed(cause, own) => match self.charge(&parent, path, cause.clone()) {
                 Ok(payer) => {
-                    self.restart_process(path, run, &cause, own.map_or(payer.clone(), |own| format!("{own}; {payer}")))
+                    self.restart_process(path, run, &cause, own.map_or(payer.clone(), |own| format!("{own}; {payer}")));
                 }
                 Err(escalation) => {
                     let payer = format!("budget of {parent}, which is spent");

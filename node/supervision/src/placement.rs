@@ -1,6 +1,6 @@
 //! Where a child runs: a pure function of the state, in phases.
 //!
-//! 1. required labels, 2. capacity, 3. not refused in this round, then the best by: preferred labels, penalty of failed
+//! Required labels, then capacity, then not refused in this round; among those the best by: preferred labels, penalty of failed
 //! starts (it orders, it never excludes), spread, fewest children, node name.
 
 use std::collections::BTreeMap;

@@ -44,7 +44,7 @@ impl Change<'_> {
                 SupervisorPhase::Up { .. } | SupervisorPhase::Stopping { .. } => {}
                 _ if held => self.set_down(path, DownReason::Held),
                 SupervisorPhase::Down(_) | SupervisorPhase::Delayed { .. } | SupervisorPhase::Failed(_) => {
-                    self.start_supervisor(path)
+                    self.start_supervisor(path);
                 }
             },
         }

@@ -293,7 +293,7 @@ impl Change<'_> {
             },
             Body::Supervisor(supervisor) => match &supervisor.phase {
                 SupervisorPhase::Up { .. } | SupervisorPhase::Stopping { .. } => {
-                    self.stop_supervisor(path, Then::Restart)
+                    self.stop_supervisor(path, Then::Restart);
                 }
                 SupervisorPhase::Failed(_) => {
                     let text = format!("tree {} is cleared by an operator", path.tree());
