@@ -11,6 +11,8 @@ use pando_protocol::spec::{
     Restart, Shutdown, Signal, Strategy, SupervisorSpec, TreeSpec, Work,
 };
 use pando_protocol::spec_file::{self, Format, MAX_FILE, Mistake, SpecFileError};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
@@ -458,4 +460,31 @@ fn a_file_of_nothing_but_mistakes_is_answered_in_bounds() {
     let keys: String = (0..50_000).map(|n| format!("key{n} = 1\n")).collect();
     assert_eq!(toml(&keys).unwrap_err().mistakes().len(), 500);
     assert!(toml(&"[".repeat(megabyte)).unwrap_err().mistakes().len() <= 10);
+}
+
+#[test]
+fn no_damage_to_a_file_makes_its_reader_panic() {
+    let seed = std::env::var("PANDO_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x0070_616e_646f);
+    println!("PANDO_SEED={seed}");
+    let mut dice = StdRng::seed_from_u64(seed);
+    let pieces = [
+        "\"", "'", "[", "]", "{", "}", ",", "=", ":", ".", "\n", "\\", "\\u12", "#", "//", "é", "\u{feff}", "-", "9",
+        "e",
+    ];
+    for (name, format) in [("shop-every-key.toml", Format::Toml), ("shop-every-key.json", Format::Json)] {
+        let text = fs::read_to_string(fixture(name)).unwrap();
+        for _ in 0..5_000 {
+            let mut damaged: Vec<char> = text.chars().collect();
+            for _ in 0..dice.random_range(1..4) {
+                let at = dice.random_range(0..damaged.len());
+                let end = (at + dice.random_range(0..12)).min(damaged.len());
+                let piece = pieces[dice.random_range(0..pieces.len())];
+                damaged.splice(at..end, piece.chars());
+            }
+            let damaged: String = damaged.into_iter().collect();
+            if let Err(error) = spec_file::parse(name, format, &damaged) {
+                assert!(!error.mistakes().is_empty() && !error.to_string().is_empty(), "{damaged}");
+            }
+        }
+    }
 }
