@@ -4,11 +4,14 @@
 //!   frame = length (u32, little endian) | body          body = version byte | bincode(value)
 //! ```
 //!
-//! Untrusted bytes can neither allocate beyond the limit of their class nor panic; bytes left over are an error. The
-//! format is positional, so a shipped struct never changes and enum variants are only ever appended.
+//! Untrusted bytes can neither panic nor allocate beyond a stated multiple of the limit of their class
+//! ([`MEMORY_FACTOR`]); bytes left over are an error. The format is positional, so a shipped struct never changes and enum
+//! variants are only ever appended.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+mod reader;
 
 /// The version byte of every body written today.
 pub const VERSION: u8 = 1;
@@ -20,6 +23,9 @@ pub const FRAME_LIMIT: usize = 4 << 20;
 pub const ENTRY_LIMIT: usize = 16 << 20;
 /// Most bytes in one section of a snapshot file; sections aim for 1 MiB and may exceed it by one value.
 pub const SECTION_LIMIT: usize = 8 << 20;
+/// How many times the limit of its class a value may take in memory: one byte can stand for a whole element of a vector. A
+/// value that takes more is refused while it is read. Honest values of a full frame take up to about eight times its size.
+pub const MEMORY_FACTOR: usize = 16;
 
 /// Why bytes could not be read, or a value could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +56,7 @@ pub enum CodecError {
 /// [`CodecError::TooLarge`] where the body would exceed `LIMIT` bytes.
 pub fn encode<const LIMIT: usize>(value: &impl Serialize) -> Result<Vec<u8>, CodecError> {
     let mut body = vec![VERSION];
-    bincode::serde::encode_into_std_write(value, &mut body, config::<LIMIT>())
+    bincode::serde::encode_into_std_write(value, &mut body, config())
         .map_err(|e| CodecError::Malformed(e.to_string()))?;
     if body.len() > LIMIT { Err(CodecError::TooLarge { limit: LIMIT }) } else { Ok(body) }
 }
@@ -58,7 +64,8 @@ pub fn encode<const LIMIT: usize>(value: &impl Serialize) -> Result<Vec<u8>, Cod
 /// Reads a value from a whole body.
 ///
 /// # Errors
-/// Every kind of [`CodecError`]; never panics, and allocates at most `LIMIT` bytes for what the bytes claim to hold.
+/// Every kind of [`CodecError`]; never panics, and allocates at most [`MEMORY_FACTOR`] × `LIMIT` bytes, whatever the bytes
+/// claim to hold. A container of elements that take no byte each cannot be read.
 pub fn decode<T: DeserializeOwned, const LIMIT: usize>(body: &[u8]) -> Result<T, CodecError> {
     let Some((&VERSION, bytes)) = body.split_first() else {
         return Err(CodecError::Version { found: body.first().copied() });
@@ -66,8 +73,8 @@ pub fn decode<T: DeserializeOwned, const LIMIT: usize>(body: &[u8]) -> Result<T,
     if body.len() > LIMIT {
         return Err(CodecError::TooLarge { limit: LIMIT });
     }
-    let (value, used) = bincode::serde::decode_from_slice(bytes, config::<LIMIT>())
-        .map_err(|e| CodecError::Malformed(e.to_string()))?;
+    let memory = LIMIT.saturating_mul(MEMORY_FACTOR);
+    let (value, used) = reader::read(bytes, config(), memory).map_err(|e| CodecError::Malformed(e.to_string()))?;
     if used == bytes.len() { Ok(value) } else { Err(CodecError::Trailing(bytes.len() - used)) }
 }
 
@@ -78,7 +85,7 @@ pub fn decode<T: DeserializeOwned, const LIMIT: usize>(body: &[u8]) -> Result<T,
 pub fn frame(value: &impl Serialize) -> Result<Vec<u8>, CodecError> {
     let mut frame = vec![0; LENGTH_BYTES];
     frame.push(VERSION);
-    bincode::serde::encode_into_std_write(value, &mut frame, config::<FRAME_LIMIT>())
+    bincode::serde::encode_into_std_write(value, &mut frame, config())
         .map_err(|e| CodecError::Malformed(e.to_string()))?;
     let body = frame.len() - LENGTH_BYTES;
     if body > FRAME_LIMIT {
@@ -98,12 +105,17 @@ pub fn frame_length(bytes: [u8; LENGTH_BYTES]) -> Result<usize, CodecError> {
     if length > FRAME_LIMIT { Err(CodecError::TooLarge { limit: FRAME_LIMIT }) } else { Ok(length) }
 }
 
-fn config<const LIMIT: usize>() -> impl bincode::config::Config {
-    bincode::config::standard().with_limit::<LIMIT>()
+/// Without the library's own limit: it counts small numbers by their size in memory, and would refuse bodies that were
+/// written within the limit. The length of a body is checked here, and its memory by `reader`.
+fn config() -> impl bincode::config::Config {
+    bincode::config::standard()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
@@ -125,5 +137,62 @@ mod tests {
         // A byte vector that claims 2^32 - 1 elements.
         assert!(decode::<Vec<u8>, 1024>(&[VERSION, 252, 255, 255, 255, 255]).is_err());
         assert!(frame_length(u32::MAX.to_le_bytes()).is_err());
+    }
+
+    #[test]
+    fn a_container_cannot_claim_more_elements_than_there_are_bytes() {
+        let error = decode::<Vec<u8>, 1024>(&[VERSION, 3, 1, 2]).unwrap_err().to_string();
+        assert!(error.contains("3 elements are claimed where 2 bytes are left"), "{error}");
+        assert!(decode::<BTreeMap<u8, u8>, 1024>(&[VERSION, 3, 1, 2]).is_err());
+    }
+
+    #[test]
+    fn elements_that_grow_in_memory_are_refused_beyond_the_factor() {
+        // An empty text is one byte, and 24 in memory.
+        let texts = |count| encode::<1024>(&vec![String::new(); count]).unwrap();
+        assert_eq!(decode::<Vec<String>, 1024>(&texts(100)).unwrap().len(), 100);
+        let error = decode::<Vec<String>, 1024>(&texts(1_000)).unwrap_err().to_string();
+        assert!(error.contains("more memory than its class allows"), "{error}");
+        // Thirty bytes that say "none" take 480 behind a pointer.
+        let boxes = |count| encode::<1024>(&vec![[None::<u64>; 30]; count]).unwrap();
+        assert!(decode::<Vec<Box<[Option<u64>; 30]>>, 1024>(&boxes(20)).is_ok());
+        assert!(decode::<Vec<Box<[Option<u64>; 30]>>, 1024>(&boxes(33)).is_err());
+    }
+
+    #[test]
+    fn small_numbers_may_fill_a_body() {
+        // Counted by their size in memory, these would be eight times the limit.
+        let body = encode::<1024>(&[1u64; 31].map(|n| [n; 31])).unwrap();
+        assert_eq!(decode::<[[u64; 31]; 31], 1024>(&body).unwrap()[30][30], 1);
+    }
+
+    #[test]
+    fn every_shape_of_serde_comes_back_equal() {
+        #[derive(Debug, PartialEq, Serialize, serde::Deserialize)]
+        enum Shape {
+            Unit,
+            Newtype(Box<Shape>),
+            Tuple(i8, i16, i32, i64, i128),
+            Struct { one: Option<Arc<str>>, two: BTreeMap<char, (u16, u128)>, three: [bool; 3] },
+        }
+        #[derive(Debug, PartialEq, Serialize, serde::Deserialize)]
+        struct Empty;
+        let map = BTreeMap::from([('a', (1, u128::MAX)), ('ß', (2, 0))]);
+        let value = (
+            vec![
+                Shape::Unit,
+                Shape::Newtype(Box::new(Shape::Tuple(-1, i16::MIN, 3, i64::MAX, i128::MIN))),
+                Shape::Struct { one: Some("text".into()), two: map, three: [true, false, true] },
+            ],
+            Empty,
+            (),
+            bytes::Bytes::from_static(b"payload"),
+        );
+        let body = encode::<1024>(&value).unwrap();
+        let back: (Vec<Shape>, Empty, (), bytes::Bytes) = decode::<_, 1024>(&body).unwrap();
+        assert_eq!(back, value);
+        for length in 0..body.len() {
+            assert!(decode::<(Vec<Shape>, Empty, (), bytes::Bytes), 1024>(&body[..length]).is_err());
+        }
     }
 }

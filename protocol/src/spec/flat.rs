@@ -5,7 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AutoShutdown, Backoff, ChildSpec, Intensity, ProcessSpec, Restart, Strategy, SupervisorSpec, TreeSpec, Work,
+    AutoShutdown, Backoff, ChildSpec, Intensity, MAX_MEMBERS, ProcessSpec, Restart, Strategy, SupervisorSpec, TreeSpec,
+    Work,
 };
 use crate::ids::{ChildId, MAX_DEPTH, TreeName};
 
@@ -67,6 +68,9 @@ fn flatten(supervisor: SupervisorSpec, depth: u8, members: &mut Vec<FlatMember>)
 impl TryFrom<FlatTree> for TreeSpec {
     type Error = String;
     fn try_from(flat: FlatTree) -> Result<Self, String> {
+        if flat.members.len() > MAX_MEMBERS {
+            return Err(format!("{} members in one tree: at most {MAX_MEMBERS} are allowed", flat.members.len()));
+        }
         let mut members = flat.members.into_iter().peekable();
         let root = nest(flat.root, 0, &mut members)?;
         match members.next() {
@@ -133,6 +137,15 @@ mod tests {
             root = supervisor(vec![child("s", Work::Supervisor(root))]);
         }
         let bytes = encode::<FRAME_LIMIT>(&TreeSpec { name: "t".parse().unwrap(), root }).unwrap();
-        assert!(decode::<TreeSpec, FRAME_LIMIT>(&bytes).is_err());
+        let error = decode::<TreeSpec, FRAME_LIMIT>(&bytes).unwrap_err().to_string();
+        assert!(error.contains("deeper than 16 levels"), "{error}");
+    }
+
+    #[test]
+    fn a_tree_of_too_many_members_is_refused_by_the_reader() {
+        let root = supervisor(vec![leaf("x"); MAX_MEMBERS + 1]);
+        let bytes = encode::<FRAME_LIMIT>(&TreeSpec { name: "t".parse().unwrap(), root }).unwrap();
+        let error = decode::<TreeSpec, FRAME_LIMIT>(&bytes).unwrap_err().to_string();
+        assert!(error.contains("10001 members"), "{error}");
     }
 }
