@@ -1,3 +1,4 @@
 //! Raft: everything that names openraft.
 
 pub mod types;
+pub mod wire;
