@@ -145,35 +145,57 @@ fn verified(stream: &server::TlsStream<TcpStream>, cluster: &str) -> io::Result<
     Ok(peer.name)
 }
 
-/// Holds a connection to a node and returns when that node's process is gone: the connection closed, and another could not be
-/// made within 20 ms or two round trips, whichever is longer. As long as none could be made at all, it goes on trying; a node
-/// that is merely silent keeps it waiting. Drop it to let go.
+/// Holds a connection to a node and returns when that node's process is gone: [`Held::make`], then [`Held::gone`].
 pub async fn hold(identity: &Identity, name: &NodeName, address: &str) {
-    let mut held = first(identity, name, address).await;
-    loop {
-        until_closed(&mut held.stream).await;
-        match again(identity, name, &held).await {
-            Some(next) => held = next,
-            None => return,
-        }
-    }
+    Held::make(identity, name, address).await.gone().await;
 }
 
-/// A connection that is held, and how far away its other end is.
-struct Held {
+/// A connection that is held. Drop it to let go.
+pub struct Held {
+    identity: Identity,
+    name: NodeName,
     stream: client::TlsStream<TcpStream>,
     peer: SocketAddr,
     rtt: Duration,
 }
 
-async fn first(identity: &Identity, name: &NodeName, address: &str) -> Held {
-    loop {
-        match timeout(SETUP, make(identity, name, address)).await {
-            Ok(Ok(held)) => return held,
-            Ok(Err(error)) => debug!(%name, address, %error, "no liveness connection yet"),
-            Err(_) => debug!(%name, address, "no liveness connection yet: no answer within {SETUP:?}"),
+impl Held {
+    /// Connects to the node `name` at `address` (`host:port`), and tries until that works.
+    pub async fn make(identity: &Identity, name: &NodeName, address: &str) -> Self {
+        loop {
+            match timeout(SETUP, make(identity, name, address)).await {
+                Ok(Ok(held)) => return held,
+                Ok(Err(error)) => debug!(%name, address, %error, "no liveness connection yet"),
+                Err(_) => debug!(%name, address, "no liveness connection yet: no answer within {SETUP:?}"),
+            }
+            sleep(PAUSE).await;
         }
-        sleep(PAUSE).await;
+    }
+
+    /// Returns when the node's process is gone: the connection closed, and another could not be made within 20 ms or two round
+    /// trips, whichever is longer. A node that is merely silent keeps it waiting.
+    pub async fn gone(mut self) {
+        loop {
+            until_closed(&mut self.stream).await;
+            match self.again().await {
+                Some(stream) => self.stream = stream,
+                None => return,
+            }
+        }
+    }
+
+    /// Makes a closed connection again, to the very address it had: a name that a dead container took with it would only cost
+    /// time. `None` where nobody listens there in time.
+    async fn again(&self) -> Option<client::TlsStream<TcpStream>> {
+        let patience = SHORTEST_PATIENCE.max(2 * self.rtt);
+        loop {
+            let socket = timeout(patience, TcpStream::connect(self.peer)).await.ok()?.ok()?;
+            // Somebody listens. A process about to die may still accept; then the next round finds nobody.
+            if let Ok(Ok(stream)) = timeout(SETUP, greet(&self.identity, &self.name, socket)).await {
+                return Some(stream);
+            }
+            sleep(SHORTEST_PATIENCE).await;
+        }
     }
 }
 
@@ -184,26 +206,13 @@ async fn make(identity: &Identity, name: &NodeName, address: &str) -> io::Result
         match TcpStream::connect(peer).await {
             Ok(socket) => {
                 let rtt = begun.elapsed();
-                return Ok(Held { stream: greet(identity, name, socket).await?, peer, rtt });
+                let stream = greet(identity, name, socket).await?;
+                return Ok(Held { identity: identity.clone(), name: name.clone(), stream, peer, rtt });
             }
             Err(error) => last = error,
         }
     }
     Err(last)
-}
-
-/// Makes a closed connection again, to the very address it had: a name that a dead container took with it would only cost
-/// time. `None` where nobody listens there in time.
-async fn again(identity: &Identity, name: &NodeName, closed: &Held) -> Option<Held> {
-    let patience = SHORTEST_PATIENCE.max(2 * closed.rtt);
-    loop {
-        let socket = timeout(patience, TcpStream::connect(closed.peer)).await.ok()?.ok()?;
-        // Somebody listens. A process about to die may still accept; then the next round finds nobody.
-        if let Ok(Ok(stream)) = timeout(SETUP, greet(identity, name, socket)).await {
-            return Some(Held { stream, peer: closed.peer, rtt: closed.rtt });
-        }
-        sleep(SHORTEST_PATIENCE).await;
-    }
 }
 
 async fn greet(identity: &Identity, name: &NodeName, socket: TcpStream) -> io::Result<client::TlsStream<TcpStream>> {

@@ -1,0 +1,467 @@
+//! Voters in one process, with log and state in memory and real sockets between them, for tests.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::io;
+use std::net::SocketAddr;
+use std::ops::RangeBounds;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::ForwardReason;
+use openraft::storage::{
+    EntryResponder, IOFlushed, LogState, RaftLogReader, RaftLogStorage, RaftSnapshotBuilder, RaftStateMachine,
+};
+use openraft::{EntryPayload, OptionalSend, Raft, StoredMembership};
+use pando_protocol::client::identity::Role;
+use pando_protocol::client::quic::{self, Tuning};
+use pando_protocol::ids::NodeName;
+use pando_protocol::message::Channel;
+use pando_supervision::{Batch, Command, Stamp};
+use quinn::Endpoint;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::bootstrap::{self, Configured};
+use super::campaign;
+use super::network::{Deadlines, Network, SnapshotSource};
+use super::service::{Service, SnapshotSink, SnapshotStore};
+use super::types::{
+    CommittedLeaderId, Entry, LogId, Membership, NodeTypes, Outcomes, RaftId, Vote, Voter as VoterNode,
+};
+use super::wire::SnapshotMeta;
+use crate::transport::fixture::Cluster;
+pub(crate) use crate::transport::fixture::LIMIT;
+use crate::transport::peers::Peers;
+use crate::transport::{liveness, server};
+
+type MemoryRaft = Raft<NodeTypes, Machine>;
+type Snapshot = openraft::Snapshot<CommittedLeaderId, RaftId, VoterNode, MemorySnapshot>;
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<LogParts>>);
+
+#[derive(Default)]
+struct LogParts {
+    entries: BTreeMap<u64, Entry>,
+    purged: Option<LogId>,
+    vote: Option<Vote>,
+}
+
+impl RaftLogReader<NodeTypes> for Log {
+    async fn try_get_log_entries<B: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: B,
+    ) -> io::Result<Vec<Entry>> {
+        Ok(self.0.lock().unwrap().entries.range(range).map(|(_, entry)| entry.clone()).collect())
+    }
+    async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
+        Ok(self.0.lock().unwrap().vote)
+    }
+}
+
+impl RaftLogStorage<NodeTypes> for Log {
+    type LogReader = Self;
+    async fn get_log_state(&mut self) -> io::Result<LogState<NodeTypes>> {
+        let parts = self.0.lock().unwrap();
+        let last = parts.entries.last_key_value().map(|(_, entry)| entry.log_id);
+        Ok(LogState { last_purged_log_id: parts.purged, last_log_id: last.or(parts.purged) })
+    }
+    async fn get_log_reader(&mut self) -> Self {
+        self.clone()
+    }
+    async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
+        self.0.lock().unwrap().vote = Some(*vote);
+        Ok(())
+    }
+    async fn append<I>(&mut self, entries: I, done: IOFlushed<NodeTypes>) -> io::Result<()>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        self.0.lock().unwrap().entries.extend(entries.into_iter().map(|entry| (entry.log_id.index, entry)));
+        done.io_completed(Ok(()));
+        Ok(())
+    }
+    async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
+        let first_gone = last.map_or(0, |last| last.index + 1);
+        self.0.lock().unwrap().entries.split_off(&first_gone);
+        Ok(())
+    }
+    async fn purge(&mut self, through: LogId) -> io::Result<()> {
+        let mut parts = self.0.lock().unwrap();
+        parts.entries = parts.entries.split_off(&(through.index + 1));
+        parts.purged = Some(through);
+        Ok(())
+    }
+}
+
+/// A snapshot in pieces of a size that fits no chunk.
+#[derive(Debug, Clone)]
+pub(crate) struct MemorySnapshot {
+    rest: Bytes,
+}
+
+impl SnapshotSource for MemorySnapshot {
+    async fn next_piece(&mut self) -> io::Result<Option<Bytes>> {
+        let size = self.rest.len().min(1_500_000);
+        Ok((size > 0).then(|| self.rest.split_to(size)))
+    }
+}
+
+#[derive(Clone)]
+struct Store;
+struct Sink(Vec<u8>);
+
+impl SnapshotStore for Store {
+    type Snapshot = MemorySnapshot;
+    type Sink = Sink;
+    async fn begin(&self, _: &SnapshotMeta) -> io::Result<Sink> {
+        Ok(Sink(Vec::new()))
+    }
+}
+
+impl SnapshotSink for Sink {
+    type Snapshot = MemorySnapshot;
+    async fn push(&mut self, piece: Bytes) -> io::Result<()> {
+        assert!(piece.len() <= 1 << 20);
+        self.0.extend_from_slice(&piece);
+        Ok(())
+    }
+    async fn finish(self) -> io::Result<MemorySnapshot> {
+        Ok(MemorySnapshot { rest: self.0.into() })
+    }
+}
+
+/// Remembers the wall times of the batches applied.
+#[derive(Clone, Default)]
+pub(crate) struct Machine(Arc<Mutex<MachineParts>>);
+
+#[derive(Default)]
+struct MachineParts {
+    meta: SnapshotMeta,
+    walls: Vec<u64>,
+    snapshot: Option<Snapshot>,
+    installed: usize,
+}
+
+impl RaftSnapshotBuilder<NodeTypes> for Machine {
+    type SnapshotData = MemorySnapshot;
+    async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
+        let mut parts = self.0.lock().unwrap();
+        let mut bytes: Vec<u8> = parts.walls.iter().flat_map(|wall| wall.to_le_bytes()).collect();
+        // Several chunks.
+        bytes.resize(bytes.len() + (3 << 20), 0xff);
+        let snapshot = Snapshot { meta: parts.meta.clone(), snapshot: MemorySnapshot { rest: bytes.into() } };
+        parts.snapshot = Some(snapshot.clone());
+        Ok(snapshot)
+    }
+}
+
+impl RaftStateMachine<NodeTypes> for Machine {
+    type SnapshotData = MemorySnapshot;
+    type SnapshotBuilder = Self;
+    async fn applied_state(
+        &mut self,
+    ) -> io::Result<(Option<LogId>, StoredMembership<CommittedLeaderId, RaftId, VoterNode>)> {
+        let parts = self.0.lock().unwrap();
+        Ok((parts.meta.last_log_id, parts.meta.last_membership.clone()))
+    }
+    async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>
+    where
+        S: Stream<Item = io::Result<EntryResponder<NodeTypes>>> + Unpin + OptionalSend,
+    {
+        while let Some(next) = entries.next().await {
+            let (entry, responder) = next?;
+            {
+                let mut parts = self.0.lock().unwrap();
+                parts.meta.last_log_id = Some(entry.log_id);
+                match entry.payload {
+                    EntryPayload::Blank => {}
+                    EntryPayload::Normal(batch) => parts.walls.push(batch.stamp.wall),
+                    EntryPayload::Membership(membership) => {
+                        parts.meta.last_membership = StoredMembership::new(Some(entry.log_id), membership);
+                    }
+                }
+            }
+            if let Some(responder) = responder {
+                responder.send(Outcomes::default());
+            }
+        }
+        Ok(())
+    }
+    async fn get_snapshot_builder(&mut self) -> Self {
+        self.clone()
+    }
+    async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: MemorySnapshot) -> io::Result<()> {
+        let mut parts = self.0.lock().unwrap();
+        let words = snapshot.rest.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+        parts.walls = words.take_while(|word| *word != u64::MAX).collect();
+        parts.meta = meta.clone();
+        parts.snapshot = Some(Snapshot { meta: meta.clone(), snapshot });
+        parts.installed += 1;
+        Ok(())
+    }
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
+        Ok(self.0.lock().unwrap().snapshot.clone())
+    }
+}
+
+/// Milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timing {
+    pub(crate) heartbeat: u64,
+    pub(crate) election: (u64, u64),
+}
+
+impl Timing {
+    pub(crate) fn lan() -> Self {
+        Self { heartbeat: 100, election: (500, 1000) }
+    }
+}
+
+/// Voters `n0`, `n1`, … that were configured together.
+pub(crate) struct Group {
+    cluster: Cluster,
+    configured: Configured,
+    timing: Timing,
+    voters: Vec<Voter>,
+}
+
+struct Voter {
+    name: NodeName,
+    raft_id: RaftId,
+    address: SocketAddr,
+    log: Log,
+    machine: Machine,
+    /// Bound and silent until it begins.
+    sockets: Option<(Endpoint, TcpListener)>,
+    running: Option<Running>,
+}
+
+struct Running {
+    raft: MemoryRaft,
+    held: watch::Receiver<Option<NodeName>>,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Group {
+    pub(crate) async fn start(voters: usize, timing: Timing) -> Self {
+        let mut group = Self::prepare(voters, timing).await;
+        for index in 0..voters {
+            group.begin(index).await;
+        }
+        group
+    }
+
+    pub(crate) async fn prepare(voters: usize, timing: Timing) -> Self {
+        let cluster = Cluster::new("grove");
+        let mut group = Self { cluster, configured: Configured::new(), timing, voters: Vec::new() };
+        for index in 0..voters {
+            let name: NodeName = format!("n{index}").parse().unwrap();
+            let (address, sockets) = group.bind(&name, "127.0.0.1:0".parse().unwrap()).await;
+            group.configured.insert(name.clone(), address.to_string());
+            // Ids in another order than names, as random ones are.
+            let raft_id = 1000 - index as u64;
+            let (log, machine) = Default::default();
+            group.voters.push(Voter { name, raft_id, address, log, machine, sockets: Some(sockets), running: None });
+        }
+        group
+    }
+
+    /// Binds UDP and TCP on one port.
+    async fn bind(&self, name: &NodeName, wanted: SocketAddr) -> (SocketAddr, (Endpoint, TcpListener)) {
+        let identity = self.cluster.identity(name.as_str(), Role::Node);
+        let bound = async {
+            loop {
+                if let Ok(listener) = TcpListener::bind(wanted).await {
+                    let address = listener.local_addr().unwrap();
+                    if let Ok(bound) = quic::bind(&identity, address, &Tuning::lan()) {
+                        return (address, (bound.endpoint, listener));
+                    }
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(LIMIT, bound).await.expect("the port stays taken")
+    }
+
+    pub(crate) async fn begin(&mut self, index: usize) {
+        let bound = self.voters[index].sockets.take();
+        let Voter { name, address, .. } = &self.voters[index];
+        let sockets = match bound {
+            Some(sockets) => sockets,
+            None => self.bind(name, *address).await.1,
+        };
+        let running = self.run(&self.voters[index], sockets).await;
+        self.voters[index].running = Some(running);
+    }
+
+    async fn run(&self, voter: &Voter, (endpoint, listener): (Endpoint, TcpListener)) -> Running {
+        let identity = self.cluster.identity(voter.name.as_str(), Role::Node);
+        let peers = Peers::new(endpoint.clone(), identity.clone(), &Tuning::lan());
+        let heartbeat = Duration::from_millis(self.timing.heartbeat);
+        let network = Network::new(peers.clone(), Deadlines::for_heartbeat(heartbeat));
+        let config = Arc::new(self.config().validate().unwrap());
+        let raft = MemoryRaft::new(voter.raft_id, config, network, voter.log.clone(), voter.machine.clone());
+        let raft = raft.await.unwrap();
+
+        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let (streams, mut queue) = mpsc::channel(16);
+        tasks.spawn(server::serve(endpoint, "grove".to_owned(), streams, stop.clone()));
+        let (obituaries, _) = mpsc::channel(1);
+        tasks.spawn(liveness::serve(listener, identity.clone(), obituaries, stop.clone()));
+        let (sender, held) = watch::channel(None);
+        tasks.spawn(campaign::watch_leader(raft.clone(), identity, heartbeat, sender, stop.clone()));
+        let names = self.configured.keys().cloned().collect();
+        let service = Service::new(raft.clone(), Store, voter.name.clone(), names);
+        let serving = tasks.clone();
+        tasks.spawn(async move {
+            while let Some(stream) = queue.recv().await {
+                let service = service.clone();
+                serving.spawn(async move {
+                    match stream.channel {
+                        Channel::RaftAppend => service.serve_append(stream).await,
+                        _ => service.serve_call(stream).await,
+                    }
+                });
+            }
+        });
+        let (beginning, configured, stopped) = (raft.clone(), self.configured.clone(), stop.clone());
+        tasks.spawn(async move {
+            tokio::select! {
+                () = stopped.cancelled() => {}
+                done = bootstrap::bootstrap(&beginning, &peers, &configured) => done.unwrap(),
+            }
+        });
+        Running { raft, held, stop, tasks }
+    }
+
+    fn config(&self) -> openraft::Config {
+        openraft::Config {
+            cluster_name: "grove".to_owned(),
+            heartbeat_interval: self.timing.heartbeat,
+            election_timeout_min: self.timing.election.0,
+            election_timeout_max: self.timing.election.1,
+            snapshot_policy: openraft::SnapshotPolicy::Never,
+            max_in_snapshot_log_to_keep: 0,
+            enable_pre_vote: Some(true),
+            enable_leader_restore: Some(false),
+            ..Default::default()
+        }
+    }
+
+    fn running(&self) -> impl Iterator<Item = (usize, &Running)> {
+        self.voters.iter().enumerate().filter_map(|(index, voter)| Some((index, voter.running.as_ref()?)))
+    }
+
+    pub(crate) fn raft(&self, index: usize) -> &MemoryRaft {
+        &self.voters[index].running.as_ref().unwrap().raft
+    }
+
+    /// The voter that all running ones take for the leader.
+    pub(crate) async fn leader(&self) -> usize {
+        self.eventually("a leader", LIMIT * 2, || {
+            let mut led = self.running().map(|(_, voter)| voter.raft.server_metrics().borrow_watched().current_leader);
+            let leader = led.next()??;
+            let index = self.voters.iter().position(|voter| voter.raft_id == leader && voter.running.is_some())?;
+            led.all(|other| other == Some(leader)).then_some(index)
+        })
+        .await
+    }
+
+    pub(crate) fn others(&self, leader: usize) -> Vec<usize> {
+        self.running().map(|(index, _)| index).filter(|index| *index != leader).collect()
+    }
+
+    /// Waits until every other voter holds a liveness connection to the leader.
+    pub(crate) async fn wait_until_held(&self, leader: usize) {
+        let name = &self.voters[leader].name;
+        self.eventually("held connections", LIMIT, || {
+            let mut others = self.running().filter(|(index, _)| *index != leader);
+            others.all(|(_, voter)| voter.held.borrow().as_ref() == Some(name)).then_some(())
+        })
+        .await;
+    }
+
+    /// Writes a batch through the leader, and waits until every running voter has applied it.
+    pub(crate) async fn write(&self, leader: usize) {
+        static WALL: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+        let wall = WALL.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        let batch = Batch { stamp: Stamp { at: Duration::ZERO, wall }, commands: vec![Command::Tick] };
+        let written = async {
+            // A leader without a lease (just elected, or starved of time) refuses before it writes.
+            while let Err(error) = self.raft(leader).client_write(batch.clone()).await {
+                let refused = error.forward_to_leader().is_some_and(|to| to.reason == ForwardReason::LeaseExpired);
+                assert!(refused, "{error}");
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(LIMIT, written).await.expect("a write hangs");
+        self.eventually("the write everywhere", LIMIT, || {
+            self.running().all(|(index, _)| self.walls(index).contains(&wall)).then_some(())
+        })
+        .await;
+    }
+
+    /// The batches that a voter applied.
+    pub(crate) fn walls(&self, index: usize) -> Vec<u64> {
+        self.voters[index].machine.0.lock().unwrap().walls.clone()
+    }
+
+    /// How many snapshots a voter installed.
+    pub(crate) fn installed(&self, index: usize) -> usize {
+        self.voters[index].machine.0.lock().unwrap().installed
+    }
+
+    /// The committed membership of each running voter that knows one.
+    pub(crate) fn memberships(&self) -> Vec<Membership> {
+        let known = self.running().map(|(_, voter)| voter.raft.server_metrics().borrow_watched().clone());
+        known
+            .filter(|metrics| metrics.committed_membership_config.log_id().is_some())
+            .map(|metrics| metrics.committed_membership_config.membership().clone())
+            .collect()
+    }
+
+    pub(crate) async fn eventually<T>(
+        &self,
+        what: &str,
+        limit: Duration,
+        mut condition: impl FnMut() -> Option<T>,
+    ) -> T {
+        let met = async {
+            loop {
+                if let Some(value) = condition() {
+                    return value;
+                }
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(limit, met).await.unwrap_or_else(|_| panic!("waited {limit:?} for {what}"))
+    }
+
+    /// Ends a voter as its process would end: sockets first, no goodbye to Raft. What it stored stays.
+    pub(crate) async fn kill(&mut self, index: usize) {
+        let Running { raft, stop, tasks, .. } = self.voters[index].running.take().unwrap();
+        stop.cancel();
+        raft.shutdown().await.unwrap();
+        drop(raft);
+        tasks.close();
+        timeout(LIMIT, tasks.wait()).await.expect("tasks do not end");
+    }
+
+    pub(crate) async fn stop(mut self) {
+        for index in 0..self.voters.len() {
+            if self.voters[index].running.is_some() {
+                self.kill(index).await;
+            }
+        }
+    }
+}
