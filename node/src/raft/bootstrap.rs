@@ -21,7 +21,7 @@ use tokio::time::sleep;
 use tracing::info;
 
 use super::types::{NodeTypes, RaftId, Voter};
-use super::wire::{Answer, Introduction, Request};
+use super::wire::{Answer, Envelope, Introduction, Request};
 use crate::transport::peers::{Lane, Peers};
 
 /// The voters by configuration: name and `host:port`. The same on every one of them.
@@ -129,7 +129,7 @@ async fn ask(peers: &Peers, configured: &Configured, own: Introduction) -> BTree
 }
 
 async fn introduce(peers: &Peers, name: &NodeName, address: &str) -> io::Result<Introduction> {
-    let question = Request::WhoAreYou;
+    let question = Envelope { to: None, request: Request::WhoAreYou };
     let answer: Result<Answer, String> =
         peers.call(Lane::Call, Channel::RaftCall, name, address, &question, QUESTION).await?;
     match answer {

@@ -108,6 +108,12 @@ pub(crate) struct MemorySnapshot {
     rest: Bytes,
 }
 
+impl MemorySnapshot {
+    pub(crate) fn new(size: usize) -> Self {
+        Self { rest: vec![0; size].into() }
+    }
+}
+
 impl SnapshotSource for MemorySnapshot {
     async fn next_piece(&mut self) -> io::Result<Option<Bytes>> {
         let size = self.rest.len().min(1_500_000);
@@ -455,6 +461,14 @@ impl Group {
         drop(raft);
         tasks.close();
         timeout(LIMIT, tasks.wait()).await.expect("tasks do not end");
+    }
+
+    /// Loses a killed voter's data folder: it comes back empty, and with a new id.
+    pub(crate) fn wipe(&mut self, index: usize) {
+        let voter = &mut self.voters[index];
+        assert!(voter.running.is_none());
+        voter.raft_id += 5000;
+        (voter.log, voter.machine) = Default::default();
     }
 
     pub(crate) async fn stop(mut self) {

@@ -35,7 +35,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::types::{CommittedLeaderId, NodeTypes, RaftId, Vote, Voter};
-use super::wire::{self, Answer, AppendAnswer, Chunk, Progress, Request, SnapshotHeader};
+use super::wire::{self, Answer, AppendAnswer, Chunk, Envelope, Progress, Request, SnapshotHeader};
 use crate::transport::peers::{Lane, Peers};
 
 /// A snapshot that can be sent: it gives its bytes from the beginning, in pieces of any size.
@@ -75,6 +75,7 @@ pub struct Link<S> {
     peers: Peers,
     deadlines: Deadlines,
     lane: Lane,
+    to: RaftId,
     // `None` for a member without a name, which only openraft's default value is.
     name: Option<NodeName>,
     address: String,
@@ -87,22 +88,22 @@ impl<S> Network<S> {
         Self { peers, deadlines, snapshot: std::marker::PhantomData }
     }
 
-    fn link(&self, lane: Lane, voter: &Voter) -> Link<S> {
+    fn link(&self, lane: Lane, to: RaftId, voter: &Voter) -> Link<S> {
         let Voter { name, address } = voter.clone();
         let (peers, deadlines) = (self.peers.clone(), self.deadlines);
-        Link { peers, deadlines, lane, name, address, snapshot: std::marker::PhantomData }
+        Link { peers, deadlines, lane, to, name, address, snapshot: std::marker::PhantomData }
     }
 }
 
 impl<S: SnapshotSource> RaftNetworkFactory<NodeTypes> for Network<S> {
     type Network = Link<S>;
 
-    async fn new_client(&mut self, _: RaftId, voter: &Voter) -> Link<S> {
-        self.link(Lane::Raft, voter)
+    async fn new_client(&mut self, to: RaftId, voter: &Voter) -> Link<S> {
+        self.link(Lane::Raft, to, voter)
     }
 
-    async fn new_heartbeat_client(&mut self, _: RaftId, voter: &Voter) -> Link<S> {
-        self.link(Lane::Heartbeat, voter)
+    async fn new_heartbeat_client(&mut self, to: RaftId, voter: &Voter) -> Link<S> {
+        self.link(Lane::Heartbeat, to, voter)
     }
 }
 
@@ -121,8 +122,9 @@ impl<S> Link<S> {
     async fn call(&self, request: Request, limit: Duration) -> Result<Answer, RpcError> {
         let call = async {
             let name = self.name()?;
+            let envelope = Envelope { to: Some(self.to), request };
             self.peers
-                .call::<_, Result<Answer, String>>(self.lane, Channel::RaftCall, name, &self.address, &request, limit)
+                .call::<_, Result<Answer, String>>(self.lane, Channel::RaftCall, name, &self.address, &envelope, limit)
                 .await?
                 .map_err(io::Error::other)
         };
@@ -142,7 +144,7 @@ impl<S> Link<S> {
     {
         let (writer, reader) = self.open(Channel::RaftAppend, self.deadlines.append).await?;
         let sent = Arc::new(AtomicU64::new(0));
-        let sending = Task(tokio::spawn(send_appends(requests, writer, sent.clone(), self.deadlines.append)));
+        let sending = Task(tokio::spawn(send_appends(self.to, requests, writer, sent.clone(), self.deadlines.append)));
         let answers = Answers { reader, sent, received: 0, deadline: self.deadlines.append, _sending: sending };
         Ok(Box::pin(stream::unfold(Some(answers), |answers| async { answers?.next().await })))
     }
@@ -150,6 +152,7 @@ impl<S> Link<S> {
 
 /// Writes appends as they come, until one cannot be sent: then the stream is reset, which ends the answers too.
 async fn send_appends(
+    to: RaftId,
     mut requests: impl Stream<Item = AppendEntriesRequest<NodeTypes>> + Unpin,
     mut writer: FrameWriter,
     sent: Arc<AtomicU64>,
@@ -158,7 +161,7 @@ async fn send_appends(
     while let Some(request) = requests.next().await {
         // Before it is written, so that an answer never comes for what was not counted.
         sent.fetch_add(1, Ordering::SeqCst);
-        let written = match encode(request) {
+        let written = match encode(to, request) {
             Ok(frames) => timeout(deadline, writer.send_frames(&frames)).await.map_err(io::Error::from),
             Err(error) => {
                 // An entry beyond the limit of a frame can never be replicated: the proposer must not write one.
@@ -174,8 +177,8 @@ async fn send_appends(
 }
 
 /// An append as frames: a header, and a frame for each entry, so that only a single entry has to fit into a frame.
-fn encode(request: AppendEntriesRequest<NodeTypes>) -> io::Result<Vec<u8>> {
-    let (header, entries) = wire::append_parts(request).map_err(io::Error::other)?;
+fn encode(to: RaftId, request: AppendEntriesRequest<NodeTypes>) -> io::Result<Vec<u8>> {
+    let (header, entries) = wire::append_parts(to, request).map_err(io::Error::other)?;
     let mut frames = codec::frame(&header).map_err(io::Error::other)?;
     for entry in &entries {
         frames.extend_from_slice(&codec::frame(entry).map_err(io::Error::other)?);
@@ -307,7 +310,8 @@ impl<S: SnapshotSource> Link<S> {
         // The receiver speaks after each chunk, so its words alone tell whether anything moves, in either direction.
         let receiving = receive_progress(reader, limit);
         let reading = async {
-            send_chunks(header, snapshot, writer).await?;
+            let envelope = Envelope { to: Some(self.to), request: Request::Snapshot(header) };
+            send_chunks(envelope, snapshot, writer).await?;
             std::future::pending::<io::Result<Vote>>().await
         };
         tokio::select! {
@@ -321,11 +325,11 @@ impl<S: SnapshotSource> Link<S> {
 /// Sends all of a snapshot. It fails only where the snapshot cannot be read: where the receiver takes no more, its last word
 /// or its silence says why.
 async fn send_chunks<S: SnapshotSource>(
-    header: SnapshotHeader,
+    envelope: Envelope,
     mut snapshot: S,
     mut writer: FrameWriter,
 ) -> io::Result<()> {
-    let mut taken = writer.send(&Request::Snapshot(header)).await.is_ok();
+    let mut taken = writer.send(&envelope).await.is_ok();
     while taken {
         let Some(mut piece) = snapshot.next_piece().await? else { break };
         while taken && !piece.is_empty() {
@@ -370,8 +374,12 @@ const CHUNK: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {
-    use super::super::memory::{Group, LIMIT, Timing};
+    use pando_supervision::{Batch, Stamp};
+
+    use super::super::memory::{Group, LIMIT, MemorySnapshot, Timing};
+    use super::super::types::LeaderId;
     use super::*;
+    use crate::transport::fixture::{Cluster, Node};
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn three_voters_elect_replicate_and_survive_the_stop_of_their_leader() {
@@ -413,6 +421,83 @@ mod tests {
         assert_eq!(group.installed(behind), 1);
         group.write(leader).await;
         group.stop().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_wiped_voter_makes_no_majority_in_place_of_its_former_self() {
+        let mut group = Group::start(3, Timing::lan()).await;
+        let leader = group.leader().await;
+        let [wiped, other] = group.others(leader)[..] else { panic!("not three voters") };
+        group.write(leader).await;
+        group.kill(wiped).await;
+        group.kill(other).await;
+        group.wipe(wiped);
+        group.begin(wiped).await;
+        let batch = Batch { stamp: Stamp { at: Duration::ZERO, wall: 0 }, commands: Vec::new() };
+        let lonely = timeout(Duration::from_secs(2), group.raft(leader).client_write(batch)).await;
+        assert!(!matches!(lonely, Ok(Ok(_))), "one of three voters committed");
+        assert!(group.walls(wiped).is_empty());
+        group.kill(wiped).await;
+        group.begin(other).await;
+        let leader = group.leader().await;
+        group.write(leader).await;
+        group.stop().await;
+    }
+
+    /// A link from n1 to a node n2 that leaves its streams to the test.
+    fn link_to_silence(cluster: &Cluster) -> (Node, Node, Link<MemorySnapshot>) {
+        let (near, far) = (cluster.node("n1"), cluster.node("n2"));
+        let deadlines = Deadlines { append: Duration::from_millis(300), snapshot: Duration::from_millis(300) };
+        let voter = Voter { name: "n2".parse().ok(), address: far.address.clone() };
+        let link = Network::new(near.peers.clone(), deadlines).link(Lane::Raft, 2, &voter);
+        (near, far, link)
+    }
+
+    fn heartbeat() -> AppendEntriesRequest<NodeTypes> {
+        let leader_id = LeaderId { term: 1, node_id: 1 };
+        let vote = Vote { leader_id, committed: true };
+        AppendEntriesRequest { vote, prev_log_id: None, entries: Vec::new(), leader_commit: None }
+    }
+
+    #[tokio::test]
+    async fn an_append_stream_may_idle_but_not_owe_an_answer() {
+        let cluster = Cluster::new("grove");
+        let (_near, mut far, mut link) = link_to_silence(&cluster);
+        let (requests, queue) = tokio::sync::mpsc::channel(4);
+        let input = stream::unfold(queue, |mut queue| async move { Some((queue.recv().await?, queue)) }).boxed();
+        let mut answers = link.stream_append(input, RPCOption::new(LIMIT)).await.unwrap();
+        let mut follower = timeout(LIMIT, far.streams.recv()).await.unwrap().unwrap();
+        assert!(timeout(Duration::from_millis(800), answers.next()).await.is_err(), "an idle stream was given up");
+
+        requests.send(heartbeat()).await.unwrap();
+        assert_eq!(follower.reader.expect::<wire::AppendHeader>().await.unwrap().to, 2);
+        follower.writer.send(&AppendAnswer::Matches(None)).await.unwrap();
+        assert!(matches!(timeout(LIMIT, answers.next()).await.unwrap(), Some(Ok(Ok(None)))));
+
+        requests.send(heartbeat()).await.unwrap();
+        let stalled = timeout(Duration::from_secs(2), answers.next()).await.expect("a stalled stream was not given up");
+        assert!(matches!(stalled, Some(Err(RPCError::Unreachable(_)))));
+        assert!(answers.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_ends_without_progress_and_when_it_is_cancelled() {
+        let cluster = Cluster::new("grove");
+        let (_near, mut far, mut link) = link_to_silence(&cluster);
+        let vote = heartbeat().vote;
+        let snapshot = || Snapshot { meta: wire::SnapshotMeta::default(), snapshot: MemorySnapshot::new(3 << 20) };
+        let never = std::future::pending();
+        let sent = link.full_snapshot(vote, snapshot(), never, RPCOption::new(LIMIT));
+        let stalled = timeout(Duration::from_secs(2), sent).await.expect("a stalled snapshot was not given up");
+        assert!(matches!(stalled, Err(StreamingError::Unreachable(_))));
+
+        let cancelled = std::future::ready(ReplicationClosed::new("told to"));
+        let sent = link.full_snapshot(vote, snapshot(), cancelled, RPCOption::new(LIMIT)).await;
+        assert!(matches!(sent, Err(StreamingError::Closed(_))));
+        let mut first = timeout(LIMIT, far.streams.recv()).await.unwrap().unwrap();
+        assert!(matches!(first.reader.expect::<Envelope>().await.unwrap().request, Request::Snapshot(_)));
+        let cut = async { while first.reader.expect::<Chunk>().await.is_ok_and(|chunk| !chunk.last) {} };
+        timeout(LIMIT, cut).await.expect("a cut snapshot goes on");
     }
 
     #[test]

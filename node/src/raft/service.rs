@@ -3,6 +3,8 @@
 //! A voter's certificate carries its name; its messages claim a Raft id. Where the membership knows the id, the names must be
 //! the same. An id that it does not know is taken only from a voter by name, configured or in the membership: a wiped voter
 //! comes back under a new id, which a follower that lags behind learns from that very voter's appends.
+//!
+//! What is for another Raft id than this voter's is refused: it is for the voter that was here before its data was lost.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -22,7 +24,9 @@ use pando_protocol::ids::NodeName;
 use tokio::time::{interval, timeout};
 
 use super::types::{Entry, Membership, NodeTypes, RaftId, Vote};
-use super::wire::{self, Answer, AppendHeader, Chunk, Introduction, Progress, Request, SnapshotHeader, SnapshotMeta};
+use super::wire::{
+    self, Answer, AppendHeader, Chunk, Envelope, Introduction, Progress, Request, SnapshotHeader, SnapshotMeta,
+};
 use crate::transport::server::IncomingStream;
 
 /// Takes snapshots from the network.
@@ -105,11 +109,11 @@ where
     /// What kept the answer from being given; nothing needs to be done about it.
     pub async fn serve_call(&self, stream: IncomingStream) -> io::Result<()> {
         let IncomingStream { peer, mut reader, mut writer, connection: _connection, .. } = stream;
-        let request = in_time(reader.expect::<Request>()).await??;
+        let Envelope { to, request } = in_time(reader.expect::<Envelope>()).await??;
         if let Request::Snapshot(header) = request {
-            return self.receive_snapshot(header, &peer, &mut reader, &mut writer).await;
+            return self.receive_snapshot(to, header, &peer, &mut reader, &mut writer).await;
         }
-        let answer: Result<Answer, String> = self.answer(request, &peer).await.map_err(|error| error.to_string());
+        let answer: Result<Answer, String> = self.answer(to, request, &peer).await.map_err(|error| error.to_string());
         in_time(writer.send(&answer)).await??;
         writer.finish();
         // The stream is dropped after the answer has arrived, or is past hope.
@@ -123,7 +127,7 @@ where
         peer: &PeerName,
     ) -> io::Result<Option<AppendEntriesRequest<NodeTypes>>> {
         let Some(header) = reader.next::<AppendHeader>().await? else { return Ok(None) };
-        self.check(peer, header.vote.leader.node)?;
+        self.check(peer, header.vote.leader.node, Some(header.to))?;
         let mut entries = Vec::new();
         let mut bytes = 0;
         for _ in 0..header.entries {
@@ -139,20 +143,20 @@ where
         Ok(Some(wire::append_request(header, entries)))
     }
 
-    async fn answer(&self, request: Request, peer: &PeerName) -> io::Result<Answer> {
+    async fn answer(&self, to: Option<RaftId>, request: Request, peer: &PeerName) -> io::Result<Answer> {
         match request {
             Request::Vote(ballot) => {
-                self.check(peer, ballot.vote.leader.node)?;
+                self.check(peer, ballot.vote.leader.node, to)?;
                 let response = self.raft.vote(ballot.into()).await.map_err(io::Error::other)?;
                 Ok(Answer::Vote(response.into()))
             }
             Request::PreVote(ballot) => {
-                self.check(peer, ballot.vote.leader.node)?;
+                self.check(peer, ballot.vote.leader.node, to)?;
                 let response = self.raft.pre_vote(ballot.into()).await.map_err(io::Error::other)?;
                 Ok(Answer::Vote(response.into()))
             }
             Request::Transfer(transfer) => {
-                self.check(peer, transfer.from.leader.node)?;
+                self.check(peer, transfer.from.leader.node, to)?;
                 let response = self.raft.handle_transfer_leader(transfer.into()).await.map_err(io::Error::other)?;
                 Ok(Answer::Transfer(wire::transfer_answer(response)))
             }
@@ -171,12 +175,13 @@ where
 
     async fn receive_snapshot(
         &self,
+        to: Option<RaftId>,
         header: SnapshotHeader,
         peer: &PeerName,
         reader: &mut FrameReader,
         writer: &mut FrameWriter,
     ) -> io::Result<()> {
-        let word = match self.take_snapshot(header, peer, reader, writer).await {
+        let word = match self.take_snapshot(to, header, peer, reader, writer).await {
             Ok(vote) => Progress::Installed(vote.into()),
             Err(error) => Progress::Failed(error.to_string()),
         };
@@ -188,12 +193,13 @@ where
 
     async fn take_snapshot(
         &self,
+        to: Option<RaftId>,
         header: SnapshotHeader,
         peer: &PeerName,
         reader: &mut FrameReader,
         writer: &mut FrameWriter,
     ) -> io::Result<Vote> {
-        self.check(peer, header.vote.leader.node)?;
+        self.check(peer, header.vote.leader.node, to)?;
         let (vote, meta) = header.into_parts().map_err(|error| senseless(error.to_string()))?;
         let mut sink = self.store.begin(&meta).await?;
         loop {
@@ -220,7 +226,13 @@ where
         }
     }
 
-    fn check(&self, peer: &PeerName, claimed: RaftId) -> io::Result<()> {
+    /// Whether `peer` may speak as the voter `claimed`, and speaks to this one.
+    fn check(&self, peer: &PeerName, claimed: RaftId, to: Option<RaftId>) -> io::Result<()> {
+        let own = *self.raft.node_id();
+        if to != Some(own) {
+            let other = to.map_or("nobody".to_owned(), |to| format!("Raft id {to}"));
+            return Err(refused(format!("this is Raft id {own}, and the message is for {other}")));
+        }
         let metrics = self.raft.server_metrics();
         let membership = metrics.borrow_watched().membership_config.clone();
         check_sender(peer, claimed, membership.membership(), &self.configured).map_err(refused)

@@ -5,9 +5,12 @@
 //!
 //! ```text
 //!   RaftAppend:  AppendHeader, Entry × entries  ──►     ◄── AppendAnswer, one for each header, in order
-//!   RaftCall:    Request                        ──►     ◄── Result<Answer, String>
-//!                Request::Snapshot, Chunk …     ──►     ◄── Progress …, the last one Installed or Failed
+//!   RaftCall:    Envelope                       ──►     ◄── Result<Answer, String>
+//!                Envelope of a Snapshot, Chunk … ─►     ◄── Progress …, the last one Installed or Failed
 //! ```
+//!
+//! What counts toward a majority names the Raft id that it is for. A voter that lost its data folder answers at the same
+//! address, under the same name, with a new id: it must not acknowledge or vote in place of the one that it was.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -100,6 +103,8 @@ pub struct Member {
 /// Before the entries of an append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AppendHeader {
+    /// The voter it is for.
+    pub to: RaftId,
     /// The leader's.
     pub vote: Vote,
     /// The place before the first entry.
@@ -119,6 +124,15 @@ pub enum AppendAnswer {
     Conflict(LogId),
     /// A higher vote was seen: the sender no longer leads.
     HigherVote(Vote),
+}
+
+/// A request with the voter it is for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Envelope {
+    /// The Raft id of the receiver; `None` where the asker does not know it yet, which only [`Request::WhoAreYou`] allows.
+    pub to: Option<RaftId>,
+    /// What is asked.
+    pub request: Request,
 }
 
 /// One request.
@@ -402,16 +416,18 @@ pub fn append_result<R: AsyncRuntime>(answer: AppendAnswer) -> StreamAppendResul
     }
 }
 
-/// An append as its header and entries.
+/// An append to a voter, as its header and entries.
 ///
 /// # Errors
 /// [`Senseless`] where there are more entries than a header can count.
 pub fn append_parts<R: AsyncRuntime>(
+    to: RaftId,
     request: AppendEntriesRequest<Types<R>>,
 ) -> Result<(AppendHeader, Vec<Entry>), Senseless> {
     let AppendEntriesRequest { vote, prev_log_id, entries, leader_commit } = request;
     let count = u32::try_from(entries.len()).map_err(|_| Senseless(format!("{} entries at once", entries.len())))?;
     let header = AppendHeader {
+        to,
         vote: vote.into(),
         previous: prev_log_id.map(LogId::from),
         committed: leader_commit.map(LogId::from),
@@ -425,7 +441,7 @@ pub fn append_request<R: AsyncRuntime>(
     header: AppendHeader,
     entries: Vec<types::Entry>,
 ) -> AppendEntriesRequest<Types<R>> {
-    let AppendHeader { vote, previous, committed, entries: _ } = header;
+    let AppendHeader { to: _, vote, previous, committed, entries: _ } = header;
     AppendEntriesRequest {
         vote: vote.into(),
         prev_log_id: previous.map(Into::into),
@@ -498,7 +514,7 @@ mod tests {
             entries: entries.clone(),
             leader_commit: None,
         };
-        let (header, sent) = append_parts(request).unwrap();
+        let (header, sent) = append_parts(10, request).unwrap();
         let received: Vec<types::Entry> =
             over_the_wire(&sent).into_iter().map(|entry| entry.try_into().unwrap()).collect();
         let back = append_request::<Tokio>(over_the_wire(&header), received);
