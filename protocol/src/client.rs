@@ -10,8 +10,10 @@
 //! It does not look for the leader: any node passes a request on.
 
 pub mod certs;
+mod error;
 pub mod frames;
 pub mod identity;
+mod items;
 pub mod quic;
 pub mod tls;
 
@@ -23,58 +25,14 @@ use quinn::{Connection, Endpoint};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
+pub use self::error::ClientError;
 use self::frames::{FrameError, FrameReader};
-use self::identity::{Identity, IdentityError, any_node};
+use self::identity::{Identity, any_node};
+pub use self::items::Items;
 use self::quic::{CloseCode, DialError, Tuning};
 use crate::ids::ClientId;
-use crate::message::{Answer, Call, Change, Channel, Item, Reply, Write};
+use crate::message::{Answer, Call, Change, Channel, Reply, Write};
 use crate::rejection::Rejection;
-
-/// Why a request has no reply.
-#[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    /// No endpoint answered.
-    #[error(
-        "no node of the cluster was reached ({}): check that it runs, and the endpoints in --endpoint, PANDO_ENDPOINTS or \
-         the context file",
-        listed(.tried)
-    )]
-    Unreachable {
-        /// Each endpoint that was tried, and why it failed.
-        tried: Vec<(String, String)>,
-    },
-    /// The cluster refused.
-    #[error(transparent)]
-    Refused(#[from] Rejection),
-    /// A node answered with something that this version does not understand.
-    #[error("the node at {endpoint} answered with what this version does not understand: {why}")]
-    Protocol {
-        /// The node's endpoint.
-        endpoint: String,
-        /// Why.
-        why: String,
-    },
-    /// The certificates cannot be used.
-    #[error(transparent)]
-    Identity(#[from] IdentityError),
-    /// The endpoints given are none, or no client can be made on this machine.
-    #[error("{0}")]
-    Unusable(String),
-    /// No reply came in time; a read or a signal, whose repetition is up to the caller.
-    #[error(
-        "no reply from {endpoint} within {limit:?}: the node or its way to the leader hangs; try again or another node"
-    )]
-    TimedOut {
-        /// Who was asked.
-        endpoint: String,
-        /// The time it was given.
-        limit: Duration,
-    },
-}
-
-fn listed(tried: &[(String, String)]) -> String {
-    tried.iter().map(|(endpoint, why)| format!("{endpoint}: {why}")).collect::<Vec<_>>().join("; ")
-}
 
 /// A client of one cluster. Share it by reference or in an `Arc`; requests may overlap.
 #[derive(Debug)]
@@ -359,39 +317,6 @@ impl<'c> Numbered<'c> {
 impl Drop for Numbered<'_> {
     fn drop(&mut self) {
         lock(&self.client.sequences).unanswered.remove(&self.sequence);
-    }
-}
-
-/// The items of a stream.
-#[derive(Debug)]
-pub struct Items {
-    reader: FrameReader,
-    endpoint: String,
-    over: bool,
-    // The last handle of a connection closes it.
-    _connection: Connection,
-}
-
-impl Items {
-    /// The next item; `None` where the node is done. Waits while there is nothing to tell, which for a stream that follows may
-    /// be for ever; a node that falls silent is noticed by the connection. Cancel-safe.
-    ///
-    /// # Errors
-    /// [`ClientError::Refused`] where the node gave up, [`ClientError::Unreachable`] where it went away.
-    pub async fn next(&mut self) -> Result<Option<Item>, ClientError> {
-        if self.over {
-            return Ok(None);
-        }
-        let next = self.reader.next::<Item>().await;
-        self.over = !matches!(next, Ok(Some(Item::Event(_) | Item::Log(_) | Item::Note(_))));
-        match next {
-            Ok(Some(Item::Failed(why))) => Err(why.into()),
-            Ok(item) => Ok(item),
-            Err(FrameError::Codec(why)) => {
-                Err(ClientError::Protocol { endpoint: self.endpoint.clone(), why: why.to_string() })
-            }
-            Err(lost) => Err(ClientError::Unreachable { tried: vec![(self.endpoint.clone(), lost.to_string())] }),
-        }
     }
 }
 

@@ -178,7 +178,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
-    use super::super::memory::{Group, LIMIT, Timing};
+    use super::super::group::{Group, LIMIT, Timing};
     use super::*;
 
     fn configured(names: &[&str]) -> Configured {

@@ -140,7 +140,7 @@ const SPACING: Duration = Duration::from_millis(30);
 
 #[cfg(test)]
 mod tests {
-    use super::super::memory::{Group, LIMIT, Timing};
+    use super::super::group::{Group, LIMIT, Timing};
     use super::*;
 
     #[test]

@@ -8,4 +8,6 @@ pub mod types;
 pub mod wire;
 
 #[cfg(test)]
+mod group;
+#[cfg(test)]
 mod memory;

@@ -12,6 +12,7 @@ use super::identity::{PeerName, Role};
 use super::*;
 use crate::codec::{self, CodecError, FRAME_LIMIT};
 use crate::ids::NodeName;
+use crate::message::Item;
 use crate::message::{Freshness, Query};
 
 const LIMIT: Duration = Duration::from_secs(10);
