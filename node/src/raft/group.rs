@@ -24,7 +24,7 @@ use super::campaign;
 use super::memory::{Log, Machine, Store};
 use super::network::{Deadlines, Network};
 use super::service::Service;
-use super::types::{Membership, NodeTypes, RaftId};
+use super::types::{Membership, NodeTypes, RaftId, Voter as VoterNode};
 use crate::transport::fixture::Cluster;
 pub(crate) use crate::transport::fixture::LIMIT;
 use crate::transport::peers::Peers;
@@ -66,6 +66,7 @@ struct Voter {
 
 struct Running {
     raft: MemoryRaft,
+    peers: Peers,
     held: watch::Receiver<Option<NodeName>>,
     stop: CancellationToken,
     tasks: TaskTracker,
@@ -154,13 +155,14 @@ impl Group {
             }
         });
         let (beginning, configured, stopped) = (raft.clone(), self.configured.clone(), stop.clone());
+        let asking = peers.clone();
         tasks.spawn(async move {
             tokio::select! {
                 () = stopped.cancelled() => {}
-                done = bootstrap::bootstrap(&beginning, &peers, &configured) => done.unwrap(),
+                done = bootstrap::bootstrap(&beginning, &asking, &configured) => done.unwrap(),
             }
         });
-        Running { raft, held, stop, tasks }
+        Running { raft, peers, held, stop, tasks }
     }
 
     fn config(&self) -> openraft::Config {
@@ -183,6 +185,21 @@ impl Group {
 
     pub(crate) fn raft(&self, index: usize) -> &MemoryRaft {
         &self.voters[index].running.as_ref().unwrap().raft
+    }
+
+    pub(crate) fn raft_id(&self, index: usize) -> RaftId {
+        self.voters[index].raft_id
+    }
+
+    /// A voter as it stands in the membership.
+    pub(crate) fn voter(&self, index: usize) -> VoterNode {
+        let Voter { name, address, .. } = &self.voters[index];
+        VoterNode { name: Some(name.clone()), address: address.to_string() }
+    }
+
+    /// The connections of a running voter.
+    pub(crate) fn peers(&self, index: usize) -> Peers {
+        self.voters[index].running.as_ref().unwrap().peers.clone()
     }
 
     /// The voter that all running ones take for the leader.
@@ -268,10 +285,10 @@ impl Group {
 
     /// Ends a voter as its process would end: sockets first, no goodbye to Raft. What it stored stays.
     pub(crate) async fn kill(&mut self, index: usize) {
-        let Running { raft, stop, tasks, .. } = self.voters[index].running.take().unwrap();
+        let Running { raft, peers, stop, tasks, .. } = self.voters[index].running.take().unwrap();
         stop.cancel();
         raft.shutdown().await.unwrap();
-        drop(raft);
+        drop((raft, peers));
         tasks.close();
         timeout(LIMIT, tasks.wait()).await.expect("tasks do not end");
     }

@@ -202,7 +202,10 @@ impl Answers {
             match timeout(self.deadline, self.reader.next::<AppendAnswer>()).await {
                 Ok(Ok(Some(answer))) => {
                     self.received += 1;
-                    let result = wire::append_result(answer);
+                    let result = match wire::append_result(answer) {
+                        Ok(result) => result,
+                        Err(why) => return Some((Err(unreachable(&io::Error::other(why))), None)),
+                    };
                     // After a conflict or a higher vote the follower takes nothing more from this stream.
                     let rest = result.is_ok().then_some(self);
                     return Some((Ok(result), rest));

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -25,7 +25,8 @@ use tokio::time::{interval, timeout};
 
 use super::types::{Entry, Membership, NodeTypes, RaftId, Vote};
 use super::wire::{
-    self, Answer, AppendHeader, Chunk, Envelope, Introduction, Progress, Request, SnapshotHeader, SnapshotMeta,
+    self, Answer, AppendAnswer, AppendHeader, Chunk, Envelope, Introduction, Progress, Request, SnapshotHeader,
+    SnapshotMeta,
 };
 use crate::transport::server::IncomingStream;
 
@@ -84,12 +85,15 @@ where
     /// What ended it early; nothing needs to be done about it.
     pub async fn serve_append(&self, stream: IncomingStream) -> io::Result<()> {
         let IncomingStream { peer, reader, mut writer, connection: _connection, .. } = stream;
-        let service = self.clone();
-        let requests = stream::unfold((reader, service, peer), |(mut reader, service, peer)| async move {
+        let refusal = Arc::new(OnceLock::new());
+        let state = (reader, self.clone(), peer, refusal.clone());
+        let requests = stream::unfold(state, |(mut reader, service, peer, refusal)| async move {
             match service.next_append(&mut reader, &peer).await {
-                Ok(request) => request.map(|request| (request, (reader, service, peer))),
+                Ok(request) => request.map(|request| (request, (reader, service, peer, refusal))),
                 Err(error) => {
-                    tracing::debug!(%peer, %error, "an append stream was given up");
+                    tracing::debug!(%peer, %error, "an append was refused");
+                    // It is the first: the stream ends with it.
+                    let _ = refusal.set(error.to_string());
                     None
                 }
             }
@@ -99,7 +103,11 @@ where
             let result = result.map_err(io::Error::other)?;
             in_time(writer.send(&wire::append_answer(result))).await??;
         }
+        if let Some(why) = refusal.get() {
+            in_time(writer.send(&AppendAnswer::Refused(why.clone()))).await??;
+        }
         writer.finish();
+        let _ = in_time(writer.stopped()).await;
         Ok(())
     }
 

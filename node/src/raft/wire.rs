@@ -115,7 +115,7 @@ pub struct AppendHeader {
 }
 
 /// The answer to an append.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AppendAnswer {
     /// The log is the leader's up to here, and on disk.
     Matches(Option<LogId>),
@@ -123,6 +123,8 @@ pub enum AppendAnswer {
     Conflict(LogId),
     /// A higher vote was seen: the sender no longer leads.
     HigherVote(Vote),
+    /// It was not looked at, and nothing more is taken from this stream; why.
+    Refused(String),
 }
 
 /// A request with the voter it is for.

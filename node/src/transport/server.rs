@@ -34,7 +34,8 @@ pub struct IncomingStream {
     pub connection: Connection,
 }
 
-/// Accepts until `stop`, then closes the endpoint with a reason and waits for its tasks.
+/// Accepts until `stop`, then closes the endpoint with a reason and waits for its tasks. The endpoint's own dialled connections
+/// close with it, so whoever still has to say something to peers stops before.
 ///
 /// `streams` is a bounded queue. While it is full, streams wait in their connections, of which each holds at most as many as
 /// its peer may open; nothing is dropped.

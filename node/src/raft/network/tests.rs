@@ -130,3 +130,25 @@ fn deadlines_follow_the_heartbeat() {
     let lan = Deadlines::for_heartbeat(Duration::from_millis(50));
     assert_eq!((lan.append, lan.snapshot), (Duration::from_millis(400), Duration::from_secs(5)));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_append_for_another_id_or_from_another_leader_is_refused_with_the_reason() {
+    let group = Group::start(3, Timing::lan()).await;
+    let leader = group.leader().await;
+    let [claimant, follower] = group.others(leader)[..] else { panic!("not three voters") };
+    let (own, address, wrong) = (group.raft_id(follower), group.voter(follower), group.raft_id(follower) + 1);
+    for (to, node, because) in [(wrong, group.raft_id(claimant), "is for"), (own, group.raft_id(leader), "belongs to")]
+    {
+        let peers = group.peers(claimant);
+        let deadlines = Deadlines::for_heartbeat(Duration::from_millis(100));
+        let mut link = Network::<MemorySnapshot>::new(peers, deadlines).link(Lane::Raft, to, &address);
+        let vote = Vote { leader_id: LeaderId { term: 99, node_id: node }, committed: true };
+        let request = AppendEntriesRequest { vote, ..heartbeat() };
+        let input = stream::iter([request]);
+        let mut answers = link.stream_append(input, RPCOption::new(LIMIT)).await.unwrap();
+        let refused = timeout(LIMIT, answers.next()).await.unwrap();
+        let Some(Err(RPCError::Unreachable(why))) = refused else { panic!("{refused:?}") };
+        assert!(why.to_string().contains(because), "{why}");
+    }
+    group.stop().await;
+}

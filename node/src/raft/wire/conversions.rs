@@ -161,12 +161,16 @@ pub fn append_answer<R: AsyncRuntime>(result: StreamAppendResult<Types<R>>) -> A
 }
 
 /// An append's outcome from the wire.
-pub fn append_result<R: AsyncRuntime>(answer: AppendAnswer) -> StreamAppendResult<Types<R>> {
-    match answer {
+///
+/// # Errors
+/// Why the follower refused to look at it.
+pub fn append_result<R: AsyncRuntime>(answer: AppendAnswer) -> Result<StreamAppendResult<Types<R>>, String> {
+    Ok(match answer {
         AppendAnswer::Matches(matching) => Ok(matching.map(Into::into)),
         AppendAnswer::Conflict(at) => Err(StreamAppendError::Conflict(at.into())),
         AppendAnswer::HigherVote(vote) => Err(StreamAppendError::HigherVote(vote.into())),
-    }
+        AppendAnswer::Refused(why) => return Err(why),
+    })
 }
 
 /// An append to a voter, as its header and entries.
@@ -303,7 +307,7 @@ mod tests {
             Err(StreamAppendError::HigherVote(vote)),
         ];
         for result in results {
-            assert_eq!(append_result::<Tokio>(over_the_wire(&append_answer(result.clone()))), result);
+            assert_eq!(append_result::<Tokio>(over_the_wire(&append_answer(result.clone()))), Ok(result));
         }
         let responses: [TransferLeaderResponse<Types<Tokio>>; 2] =
             [Ok(()), Err(TransferLeaderError::LogNotFlushed { expected: Some(log_id(1)), actual: None })];
