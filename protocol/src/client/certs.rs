@@ -320,6 +320,25 @@ mod tests {
     }
 
     #[test]
+    fn an_expired_certificate_is_named_and_renewed() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().join("n1");
+        let authority = Authority::create_or_load(folder.path(), "grove").unwrap();
+        authority.issue(&n1(), Role::Node, &own).unwrap();
+        let holder = Identity::load(&own).unwrap().own().clone();
+        let key = KeyPair::generate().unwrap();
+        let mut params = certificate_params(&holder).unwrap();
+        params.not_after = (SystemTime::now() - DAY / 2).into();
+        let expired = params.signed_by(&key, &authority.issuer).unwrap();
+        fs::write(own.join(CERTIFICATE_FILE), expired.pem()).unwrap();
+        fs::write(own.join(KEY_FILE), key.serialize_pem()).unwrap();
+        let error = Identity::load(&own).unwrap_err();
+        assert!(matches!(error, IdentityError::Expired(_)) && error.to_string().contains("renews"), "{error}");
+        assert_eq!(authority.issue(&n1(), Role::Node, &own).unwrap(), Issued::Made);
+        Identity::load(&own).unwrap();
+    }
+
+    #[test]
     fn another_ca_another_holder_and_another_cluster_are_refused() {
         let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let own = folder.path().join("n1");
