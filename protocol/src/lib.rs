@@ -10,6 +10,8 @@
 //! and QUIC with mutual TLS, the feature `spec-files` the reader of TOML and JSON specs.
 
 pub mod cause;
+#[cfg(feature = "client")]
+pub mod client;
 pub mod codec;
 pub mod ids;
 pub mod message;

@@ -1,0 +1,247 @@
+//! How a cluster begins, exactly once: the configured voter whose name sorts first initialises it, and only when every
+//! configured voter answers that it is empty and never was initialised.
+//!
+//! ```text
+//!   ask every configured voter who it is ──► decide (pure) ──► initialise, or wait and ask again
+//!   then wait until the first membership is committed
+//! ```
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration;
+
+use openraft::Raft;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::{Fatal, InitializeError, RaftError};
+use openraft::storage::RaftStateMachine;
+use pando_protocol::ids::NodeName;
+use pando_protocol::message::Channel;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tracing::info;
+
+use super::types::{NodeTypes, RaftId, Voter};
+use super::wire::{Answer, Envelope, Introduction, Request};
+use crate::transport::peers::{Lane, Peers};
+
+/// The voters by configuration: name and `host:port`. The same on every one of them.
+pub type Configured = BTreeMap<NodeName, String>;
+
+/// Why this node takes no part.
+#[derive(Debug, thiserror::Error)]
+pub enum BootstrapError {
+    /// It is not among the configured voters.
+    #[error("node {0} is not among the configured voters {1:?}: add it, or start it as an agent")]
+    NotAVoter(NodeName, Vec<String>),
+    /// Raft has stopped.
+    #[error("Raft has stopped")]
+    Stopped(#[from] Fatal<NodeTypes>),
+    /// Raft refused to initialise.
+    #[error("the cluster could not be initialised")]
+    Refused(#[source] Box<InitializeError<NodeTypes>>),
+}
+
+/// What to do, given what the voters said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// Begin the cluster with these voters.
+    Initialise(BTreeMap<RaftId, Voter>),
+    /// Ask again later; the reason is for people.
+    Wait(String),
+}
+
+/// What a voter said: who it is, or why that is not known.
+pub type Said = Result<Introduction, String>;
+
+/// The rule. `said` holds one entry for each configured voter, `own` included.
+pub fn decide(own: &NodeName, configured: &Configured, said: &BTreeMap<NodeName, Said>) -> Decision {
+    let mut members = BTreeMap::new();
+    for (name, address) in configured {
+        let introduction = match said.get(name) {
+            Some(Ok(introduction)) => introduction,
+            Some(Err(why)) => return Decision::Wait(format!("voter {name} does not answer: {why}")),
+            None => return Decision::Wait(format!("voter {name} was not asked yet")),
+        };
+        if introduction.name != *name {
+            return Decision::Wait(format!("at {address} voter {name} is expected, {} answers", introduction.name));
+        }
+        if introduction.initialised {
+            return Decision::Wait(format!("the cluster exists, voter {name} knows it: waiting for its leader"));
+        }
+        let voter = Voter { name: Some(name.clone()), address: address.clone() };
+        if members.insert(introduction.raft_id, voter).is_some() {
+            let id = introduction.raft_id;
+            return Decision::Wait(format!("two voters have the Raft id {id}: was a data folder copied?"));
+        }
+    }
+    match configured.keys().next() {
+        Some(first) if first == own => Decision::Initialise(members),
+        Some(first) => Decision::Wait(format!("voter {first} will initialise the cluster")),
+        None => Decision::Wait("no voters are configured".to_owned()),
+    }
+}
+
+/// Takes part in beginning the cluster, and returns when this node knows a committed membership: at once where it was
+/// initialised before. Drop it to give up.
+///
+/// # Errors
+/// [`BootstrapError`].
+pub async fn bootstrap<SM: RaftStateMachine<NodeTypes>>(
+    raft: &Raft<NodeTypes, SM>,
+    peers: &Peers,
+    configured: &Configured,
+) -> Result<(), BootstrapError> {
+    let own = peers.identity().name().clone();
+    if !configured.contains_key(&own) {
+        let names = configured.keys().map(ToString::to_string).collect();
+        return Err(BootstrapError::NotAVoter(own, names));
+    }
+    let mut told = String::new();
+    while !raft.is_initialized().await? {
+        let introduction = Introduction { name: own.clone(), raft_id: *raft.node_id(), initialised: false };
+        match decide(&own, configured, &ask(peers, configured, introduction).await) {
+            Decision::Initialise(members) => initialise(raft, members).await?,
+            Decision::Wait(why) => {
+                if why != told {
+                    info!(why, "the cluster is not there yet");
+                    told = why;
+                }
+                sleep(PAUSE).await;
+            }
+        }
+    }
+    until_committed(raft).await
+}
+
+async fn ask(peers: &Peers, configured: &Configured, own: Introduction) -> BTreeMap<NodeName, Said> {
+    let mut asked = JoinSet::new();
+    for (name, address) in configured.iter().filter(|(name, _)| **name != own.name) {
+        let (peers, name, address) = (peers.clone(), name.clone(), address.clone());
+        asked.spawn(async move {
+            let said = introduce(&peers, &name, &address).await.map_err(|error| error.to_string());
+            (name, said)
+        });
+    }
+    // A voter whose question could not even be put is missing, and `decide` waits for it.
+    let mut said: BTreeMap<NodeName, Said> = asked.join_all().await.into_iter().collect();
+    said.insert(own.name.clone(), Ok(own));
+    said
+}
+
+async fn introduce(peers: &Peers, name: &NodeName, address: &str) -> io::Result<Introduction> {
+    let question = Envelope { to: None, request: Request::WhoAreYou };
+    let answer: Result<Answer, String> =
+        peers.call(Lane::Call, Channel::RaftCall, name, address, &question, QUESTION).await?;
+    match answer {
+        Ok(Answer::IAm(introduction)) => Ok(introduction),
+        Ok(other) => {
+            Err(io::Error::new(io::ErrorKind::InvalidData, format!("an answer to another question: {other:?}")))
+        }
+        Err(why) => Err(io::Error::other(why)),
+    }
+}
+
+async fn initialise<SM: RaftStateMachine<NodeTypes>>(
+    raft: &Raft<NodeTypes, SM>,
+    members: BTreeMap<RaftId, Voter>,
+) -> Result<(), BootstrapError> {
+    info!(voters = members.len(), "initialising the cluster");
+    match raft.initialize(members).await {
+        // Not allowed: it was initialised meanwhile, by the leader's appends.
+        Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
+        Err(RaftError::APIError(error)) => Err(BootstrapError::Refused(Box::new(error))),
+        Err(RaftError::Fatal(fatal)) => Err(fatal.into()),
+    }
+}
+
+/// A membership that is not committed yet must not be changed, and may still be lost.
+async fn until_committed<SM: RaftStateMachine<NodeTypes>>(raft: &Raft<NodeTypes, SM>) -> Result<(), BootstrapError> {
+    let mut metrics = raft.metrics();
+    loop {
+        {
+            let now = metrics.borrow_watched();
+            now.running_state.clone()?;
+            if now.committed_membership_config.log_id().is_some() {
+                return Ok(());
+            }
+        }
+        if metrics.changed().await.is_err() {
+            return Err(Fatal::Stopped.into());
+        }
+    }
+}
+
+/// Time for one question.
+const QUESTION: Duration = Duration::from_secs(1);
+/// Between two rounds of questions.
+const PAUSE: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::super::group::{Group, LIMIT, Timing};
+    use super::*;
+
+    fn configured(names: &[&str]) -> Configured {
+        names.iter().map(|name| (name.parse().unwrap(), format!("{name}:7070"))).collect()
+    }
+
+    fn empty(name: &str, raft_id: RaftId) -> (NodeName, Said) {
+        let name: NodeName = name.parse().unwrap();
+        (name.clone(), Ok(Introduction { name, raft_id, initialised: false }))
+    }
+
+    fn waits(own: &str, said: Vec<(NodeName, Said)>, because: &str) {
+        let said = said.into_iter().collect();
+        match decide(&own.parse().unwrap(), &configured(&["n1", "n2", "n3"]), &said) {
+            Decision::Wait(why) => assert!(why.contains(because), "{why}"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn only_the_first_by_name_initialises_and_with_everybody() {
+        let all = || vec![empty("n1", 30), empty("n2", 10), empty("n3", 20)];
+        waits("n2", all(), "n1 will initialise");
+        let said = all().into_iter().collect();
+        let decision = decide(&"n1".parse().unwrap(), &configured(&["n1", "n2", "n3"]), &said);
+        let Decision::Initialise(members) = decision else { panic!("{decision:?}") };
+        let named: Vec<_> = members.iter().map(|(id, voter)| (*id, voter.address.as_str())).collect();
+        assert_eq!(named, [(10, "n2:7070"), (20, "n3:7070"), (30, "n1:7070")]);
+    }
+
+    #[test]
+    fn nobody_initialises_while_one_voter_is_silent_or_knows_a_cluster() {
+        let silent = ("n3".parse().unwrap(), Err("no answer".to_owned()));
+        waits("n1", vec![empty("n1", 1), empty("n2", 2), silent], "n3 does not answer");
+        waits("n1", vec![empty("n1", 1), empty("n2", 2)], "n3 was not asked");
+        let known = Introduction { name: "n3".parse().unwrap(), raft_id: 3, initialised: true };
+        waits("n1", vec![empty("n1", 1), empty("n2", 2), ("n3".parse().unwrap(), Ok(known))], "the cluster exists");
+        waits("n1", vec![empty("n1", 1), empty("n2", 1), empty("n3", 3)], "two voters have the Raft id 1");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn one_three_and_five_voters_begin_as_one_cluster() {
+        for voters in [1, 3, 5] {
+            let group = Group::start(voters, Timing::lan()).await;
+            let leader = group.leader().await;
+            group.write(leader).await;
+            let all = || Some(group.memberships()).filter(|known| known.len() == voters);
+            let memberships = group.eventually("everybody to know the membership", LIMIT, all).await;
+            assert!(memberships.windows(2).all(|pair| pair[0] == pair[1]), "{memberships:?}");
+            group.stop().await;
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_cluster_does_not_begin_without_one_of_its_voters() {
+        let mut group = Group::prepare(3, Timing::lan()).await;
+        group.begin(0).await;
+        group.begin(1).await;
+        let early = tokio::time::timeout(Duration::from_millis(700), group.leader()).await;
+        assert!(early.is_err(), "{early:?} leads without the third");
+        assert!(group.memberships().is_empty());
+        group.begin(2).await;
+        group.leader().await;
+        group.stop().await;
+    }
+}

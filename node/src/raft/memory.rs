@@ -1,0 +1,206 @@
+//! Log and state in memory, for tests.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::io;
+use std::ops::RangeBounds;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use openraft::storage::{
+    EntryResponder, IOFlushed, LogState, RaftLogReader, RaftLogStorage, RaftSnapshotBuilder, RaftStateMachine,
+};
+use openraft::{EntryPayload, OptionalSend, StoredMembership};
+
+use super::network::SnapshotSource;
+use super::service::{SnapshotSink, SnapshotStore};
+use super::types::{CommittedLeaderId, Entry, LogId, NodeTypes, Outcomes, RaftId, Vote, Voter as VoterNode};
+use super::wire::SnapshotMeta;
+
+type Snapshot = openraft::Snapshot<CommittedLeaderId, RaftId, VoterNode, MemorySnapshot>;
+
+#[derive(Clone, Default)]
+pub(crate) struct Log(Arc<Mutex<LogParts>>);
+
+#[derive(Default)]
+struct LogParts {
+    entries: BTreeMap<u64, Entry>,
+    purged: Option<LogId>,
+    vote: Option<Vote>,
+}
+
+impl RaftLogReader<NodeTypes> for Log {
+    async fn try_get_log_entries<B: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: B,
+    ) -> io::Result<Vec<Entry>> {
+        Ok(self.0.lock().unwrap().entries.range(range).map(|(_, entry)| entry.clone()).collect())
+    }
+    async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
+        Ok(self.0.lock().unwrap().vote)
+    }
+}
+
+impl RaftLogStorage<NodeTypes> for Log {
+    type LogReader = Self;
+    async fn get_log_state(&mut self) -> io::Result<LogState<NodeTypes>> {
+        let parts = self.0.lock().unwrap();
+        let last = parts.entries.last_key_value().map(|(_, entry)| entry.log_id);
+        Ok(LogState { last_purged_log_id: parts.purged, last_log_id: last.or(parts.purged) })
+    }
+    async fn get_log_reader(&mut self) -> Self {
+        self.clone()
+    }
+    async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
+        self.0.lock().unwrap().vote = Some(*vote);
+        Ok(())
+    }
+    async fn append<I>(&mut self, entries: I, done: IOFlushed<NodeTypes>) -> io::Result<()>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        self.0.lock().unwrap().entries.extend(entries.into_iter().map(|entry| (entry.log_id.index, entry)));
+        done.io_completed(Ok(()));
+        Ok(())
+    }
+    async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
+        let first_gone = last.map_or(0, |last| last.index + 1);
+        self.0.lock().unwrap().entries.split_off(&first_gone);
+        Ok(())
+    }
+    async fn purge(&mut self, through: LogId) -> io::Result<()> {
+        let mut parts = self.0.lock().unwrap();
+        parts.entries = parts.entries.split_off(&(through.index + 1));
+        parts.purged = Some(through);
+        Ok(())
+    }
+}
+
+/// A snapshot in pieces of a size that fits no chunk.
+#[derive(Debug, Clone)]
+pub(crate) struct MemorySnapshot {
+    rest: Bytes,
+}
+
+impl MemorySnapshot {
+    pub(crate) fn new(size: usize) -> Self {
+        Self { rest: vec![0; size].into() }
+    }
+}
+
+impl SnapshotSource for MemorySnapshot {
+    async fn next_piece(&mut self) -> io::Result<Option<Bytes>> {
+        let size = self.rest.len().min(1_500_000);
+        Ok((size > 0).then(|| self.rest.split_to(size)))
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Store;
+pub(crate) struct Sink(Vec<u8>);
+
+impl SnapshotStore for Store {
+    type Snapshot = MemorySnapshot;
+    type Sink = Sink;
+    async fn begin(&self, _: &SnapshotMeta) -> io::Result<Sink> {
+        Ok(Sink(Vec::new()))
+    }
+}
+
+impl SnapshotSink for Sink {
+    type Snapshot = MemorySnapshot;
+    async fn push(&mut self, piece: Bytes) -> io::Result<()> {
+        assert!(piece.len() <= 1 << 20);
+        self.0.extend_from_slice(&piece);
+        Ok(())
+    }
+    async fn finish(self) -> io::Result<MemorySnapshot> {
+        Ok(MemorySnapshot { rest: self.0.into() })
+    }
+}
+
+/// Remembers the wall times of the batches applied.
+#[derive(Clone, Default)]
+pub(crate) struct Machine(Arc<Mutex<MachineParts>>);
+
+#[derive(Default)]
+struct MachineParts {
+    meta: SnapshotMeta,
+    walls: Vec<u64>,
+    snapshot: Option<Snapshot>,
+    installed: usize,
+}
+
+impl Machine {
+    pub(crate) fn walls(&self) -> Vec<u64> {
+        self.0.lock().unwrap().walls.clone()
+    }
+
+    pub(crate) fn installed(&self) -> usize {
+        self.0.lock().unwrap().installed
+    }
+}
+
+impl RaftSnapshotBuilder<NodeTypes> for Machine {
+    type SnapshotData = MemorySnapshot;
+    async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
+        let mut parts = self.0.lock().unwrap();
+        let mut bytes: Vec<u8> = parts.walls.iter().flat_map(|wall| wall.to_le_bytes()).collect();
+        // Several chunks.
+        bytes.resize(bytes.len() + (3 << 20), 0xff);
+        let snapshot = Snapshot { meta: parts.meta.clone(), snapshot: MemorySnapshot { rest: bytes.into() } };
+        parts.snapshot = Some(snapshot.clone());
+        Ok(snapshot)
+    }
+}
+
+impl RaftStateMachine<NodeTypes> for Machine {
+    type SnapshotData = MemorySnapshot;
+    type SnapshotBuilder = Self;
+    async fn applied_state(
+        &mut self,
+    ) -> io::Result<(Option<LogId>, StoredMembership<CommittedLeaderId, RaftId, VoterNode>)> {
+        let parts = self.0.lock().unwrap();
+        Ok((parts.meta.last_log_id, parts.meta.last_membership.clone()))
+    }
+    async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>
+    where
+        S: Stream<Item = io::Result<EntryResponder<NodeTypes>>> + Unpin + OptionalSend,
+    {
+        while let Some(next) = entries.next().await {
+            let (entry, responder) = next?;
+            {
+                let mut parts = self.0.lock().unwrap();
+                parts.meta.last_log_id = Some(entry.log_id);
+                match entry.payload {
+                    EntryPayload::Blank => {}
+                    EntryPayload::Normal(batch) => parts.walls.push(batch.stamp.wall),
+                    EntryPayload::Membership(membership) => {
+                        parts.meta.last_membership = StoredMembership::new(Some(entry.log_id), membership);
+                    }
+                }
+            }
+            if let Some(responder) = responder {
+                responder.send(Outcomes::default());
+            }
+        }
+        Ok(())
+    }
+    async fn get_snapshot_builder(&mut self) -> Self {
+        self.clone()
+    }
+    async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: MemorySnapshot) -> io::Result<()> {
+        let mut parts = self.0.lock().unwrap();
+        let words = snapshot.rest.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+        parts.walls = words.take_while(|word| *word != u64::MAX).collect();
+        parts.meta = meta.clone();
+        parts.snapshot = Some(Snapshot { meta: meta.clone(), snapshot });
+        parts.installed += 1;
+        Ok(())
+    }
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
+        Ok(self.0.lock().unwrap().snapshot.clone())
+    }
+}
