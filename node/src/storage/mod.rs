@@ -15,6 +15,7 @@ mod damage;
 mod error;
 pub mod format;
 pub mod log;
+pub mod snapshot;
 mod wal;
 
 pub use error::StorageError;
