@@ -14,6 +14,7 @@
 mod damage;
 mod error;
 pub mod format;
+pub mod identity;
 pub mod log;
 pub mod snapshot;
 mod wal;
