@@ -1,3 +1,4 @@
 //! Raft: everything that names openraft.
 
+pub mod config;
 pub mod types;
