@@ -1,4 +1,5 @@
 //! Raft: everything that names openraft.
 
 pub mod config;
+pub mod state_machine;
 pub mod types;
