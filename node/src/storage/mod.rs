@@ -9,13 +9,14 @@
 //! ```
 //!
 //! Nothing here decides what the state is. A torn end of the log is cut, any other damage stops the node with the place
-//! named (see [`log`] for the exact rule).
+//! named (see [`log`] for the exact rule). [`retention`] bounds both in bytes.
 
 mod damage;
 mod error;
 pub mod format;
 pub mod identity;
 pub mod log;
+pub mod retention;
 pub mod snapshot;
 mod wal;
 

@@ -12,11 +12,13 @@ use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::{AnyError, Raft, ServerState, StorageError as RaftStorageError};
 use pando_supervision::{Done, apply};
 use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::raft::config::{Times, raft_config};
 use crate::raft::types::{NodeTypes, Vote};
 use crate::storage::log::{LogOptions, LogStore};
+use crate::storage::retention::{Limits, Retention};
 
 const LIMIT: Duration = Duration::from_secs(20);
 /// Panics in [`panicking_rules`].
@@ -123,6 +125,8 @@ impl RaftNetworkV2<NodeTypes> for Alone {
 /// One voter on one folder.
 struct Node {
     raft: Raft<NodeTypes, Machine>,
+    log: LogStore,
+    snapshots: SnapshotStore,
     published: watch::Receiver<Published<TokioRuntime>>,
 }
 
@@ -131,19 +135,19 @@ impl Node {
         let snapshots = SnapshotStore::open(folder).unwrap();
         let options = LogOptions { file_bytes: 4096, cache_bytes: 4096, ..LogOptions::default() };
         let log = LogStore::open(&folder.join("log"), &options).unwrap();
-        let (machine, published, _) = Machine::open(snapshots, rules).unwrap();
+        let (machine, published, _) = Machine::open(snapshots.clone(), rules).unwrap();
         log.ensure_follows(published.borrow().applied.as_ref().map(|id| id.index)).unwrap();
         let [heartbeat, election_min, election_max] = [30, 100, 200].map(Duration::from_millis);
         let config = raft_config("shop", &Times { heartbeat, election_min, election_max });
         let config = Arc::new(config.validate().unwrap());
-        let raft = Raft::new(1, config, Alone, log, machine).await.unwrap();
+        let raft = Raft::new(1, config, Alone, log.clone(), machine).await.unwrap();
         if !raft.is_initialized().await.unwrap() {
             raft.initialize(BTreeMap::from([(1, Voter::default())])).await.unwrap();
         }
         let wait = raft.wait(Some(LIMIT));
         let led = wait.state(ServerState::Leader, "it leads").await.unwrap();
         wait.applied_index_at_least(led.last_log_index, "all of the log is applied").await.unwrap();
-        Self { raft, published }
+        Self { raft, log, snapshots, published }
     }
 
     async fn write(&self, batch: Batch) -> Vec<Outcome> {
@@ -185,6 +189,39 @@ async fn what_was_answered_is_there_after_a_kill() {
     assert_eq!(again.state(), before);
     assert_eq!(again.published.borrow().membership.membership().voter_ids().collect::<Vec<_>>(), [1]);
     node.raft.shutdown().await.unwrap();
+    again.raft.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn by_bytes_a_snapshot_is_taken_the_log_is_cut_and_a_restart_finds_the_same_state() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Node::start(folder.path(), apply).await;
+    let limits = Limits {
+        snapshot_after_at_least: 8192,
+        snapshot_after_at_most: 16384,
+        keep: 4096,
+        keep_for_followers: 65536,
+        interval: Duration::from_millis(5),
+    };
+    let retention = Retention { log: node.log.clone(), snapshots: node.snapshots.clone(), limits };
+    let stop = CancellationToken::new();
+    let retaining = tokio::spawn(retention.run(node.raft.clone(), stop.clone()));
+    let write_much = async {
+        for seconds in 1..600 {
+            node.write(batch(seconds, vec![Command::Tick; 30])).await;
+        }
+        node.raft.wait(Some(LIMIT)).metrics(|seen| seen.purged.is_some(), "the log is cut").await.unwrap()
+    };
+    let seen = tokio::time::timeout(LIMIT, write_much).await.unwrap();
+    assert!(seen.purged < seen.snapshot, "{:?} {:?}", seen.purged, seen.snapshot);
+    stop.cancel();
+    retaining.await.unwrap().unwrap();
+    let before = node.state();
+    node.raft.shutdown().await.unwrap();
+    let again = Node::start(as_killed(folder.path()).path(), apply).await;
+    assert_eq!(again.state(), before);
+    assert!(again.snapshots.current().is_some());
+    assert!(again.log.extent().unwrap().purged.is_some());
     again.raft.shutdown().await.unwrap();
 }
 
