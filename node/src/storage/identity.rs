@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 use pando_protocol::ids::NodeName;
 
+use super::folder;
 use crate::raft::types::RaftId;
 
 const IDENTITY: &str = "node.id";
@@ -114,7 +115,7 @@ impl DataFolder {
         if cluster.is_empty() || cluster.len() > 63 || cluster.chars().any(char::is_control) {
             return Err(IdentityError::BadClusterName(cluster.to_owned()));
         }
-        make_folder(path)?;
+        folder::make(path).map_err(failed("create", path))?;
         let file = path.join(IDENTITY);
         let is_fresh = !file.try_exists().map_err(failed("look for", &file))?;
         if is_fresh {
@@ -187,15 +188,6 @@ fn failed<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> 
     move |source| IdentityError::Io { doing, path: path.to_owned(), source }
 }
 
-fn make_folder(path: &Path) -> Result<(), IdentityError> {
-    if path.is_dir() {
-        return Ok(());
-    }
-    fs::create_dir_all(path).map_err(failed("create", path))?;
-    let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    sync(above)
-}
-
 fn refuse_traces(folder: &Path) -> Result<(), IdentityError> {
     for trace in TRACES {
         let path = folder.join(trace);
@@ -213,11 +205,7 @@ fn write_identity(folder: &Path, identity: &Identity) -> Result<(), IdentityErro
     file.sync_all().map_err(failed("sync", &aside))?;
     let path = folder.join(IDENTITY);
     fs::rename(&aside, &path).map_err(failed("rename a new file to", &path))?;
-    sync(folder)
-}
-
-fn sync(folder: &Path) -> Result<(), IdentityError> {
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed("sync the folder", folder))
+    folder::sync(folder).map_err(failed("sync the folder", folder))
 }
 
 fn lock(folder: &Path, file: &Path) -> Result<File, IdentityError> {

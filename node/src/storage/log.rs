@@ -10,11 +10,13 @@
 //! 1. Where the last file ends inside a record, or in zeros only, that end is cut: this is what a crash in the middle of a
 //!    write leaves, before any fsync covered it.
 //! 2. Anything else that is not as it was written refuses to open and names file and byte: a flipped bit anywhere, in a
-//!    length, a type or a checksum too; a hole; a missing file; entries that do not follow each other. Nothing is changed.
+//!    length, a type or a checksum too; a hole; a missing file before the last; entries that do not follow each other.
+//!    Nothing is changed.
 //!    A torn write whose blocks came to the disk out of order (garbage, then the end) is refused as well: it cannot be told
 //!    from damage, and losing what was acknowledged is worse than a node that must rejoin.
-//! 3. What no log can tell: a disk that lost a synced end of the last file as a whole looks like case 1. Raft survives it on
-//!    a minority of the voters only as far as those entries are elsewhere; a voter whose disk lies must be wiped.
+//! 3. What no log can tell: a disk that lost a synced end of the log as a whole (the end of the last file, or that file)
+//!    looks like case 1. No entry before an intact later record is ever lost; those after it are, on this node. A voter whose
+//!    disk lies must be wiped, so that it comes back under a new id.
 //!
 //! What blocks: an append copies into a buffer and hands it to the flush thread; it waits only where more than
 //! [`LogOptions::flush_queue_bytes`] are on their way to the disk. Reads of older entries hold the lock of the log for at
@@ -22,7 +24,6 @@
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
-use std::fs;
 use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::path::Path;
@@ -38,6 +39,7 @@ use raft_log::api::raft_log_writer::RaftLogWriter;
 
 use super::damage;
 use super::error::StorageError;
+use super::folder;
 use super::format::{StoredLogId, StoredVote, decode_payload, encode_payload};
 use super::wal::{Flushed, RecordedPayload, Records};
 use crate::raft::types::{Entry, LogId, Types, Vote};
@@ -106,7 +108,7 @@ impl LogStore {
     /// [`StorageError::Damaged`] and [`StorageError::Contradiction`] as in the rule above; [`StorageError::InUse`] where
     /// another process, or another handle of this one, has it open.
     pub fn open(folder: &Path, options: &LogOptions) -> Result<Self, StorageError> {
-        fs::create_dir_all(folder).map_err(StorageError::io("create", folder))?;
+        folder::make(folder).map_err(StorageError::io("create", folder))?;
         let log = RaftLog::open(Arc::new(configuration(folder, options)?)).map_err(|e| why_refused(folder, e))?;
         let store = Self { log: Arc::new(Mutex::new(log)), folder: folder.into() };
         store.ensure_contiguous()?;
@@ -117,8 +119,8 @@ impl LogStore {
     ///
     /// # Errors
     /// After a panic inside the log.
-    pub fn is_pristine(&self) -> io::Result<bool> {
-        let log = self.lock()?;
+    pub fn is_pristine(&self) -> Result<bool, StorageError> {
+        let log = self.look()?;
         Ok(log.log_state().vote().is_none() && log.log_state().last().is_none())
     }
 
@@ -127,7 +129,7 @@ impl LogStore {
     /// # Errors
     /// [`StorageError::Contradiction`] where entries after `snapshot` are missing.
     pub fn ensure_follows(&self, snapshot: Option<u64>) -> Result<(), StorageError> {
-        let purged = self.extent().map_err(StorageError::io("read", self.folder.as_ref()))?.purged;
+        let purged = self.extent()?.purged;
         if purged <= snapshot {
             return Ok(());
         }
@@ -140,8 +142,8 @@ impl LogStore {
     ///
     /// # Errors
     /// After a panic inside the log.
-    pub fn extent(&self) -> io::Result<LogExtent> {
-        let log = self.lock()?;
+    pub fn extent(&self) -> Result<LogExtent, StorageError> {
+        let log = self.look()?;
         let stat = log.stat();
         let files = stat.closed_chunks.iter().chain([&stat.open_chunk]);
         let files = files.map(|file| FileExtent { last: file.log_state.last().map(|id| id.index), bytes: file.size });
@@ -156,9 +158,13 @@ impl LogStore {
         self.log.lock().map_err(|_| io::Error::other("the log panicked before; restart the node"))
     }
 
+    fn look(&self) -> Result<MutexGuard<'_, RaftLog<Records>>, StorageError> {
+        self.lock().map_err(StorageError::io("look at the log in", self.folder.as_ref()))
+    }
+
     // raft-log checks that records follow each other, not that the files it was given are all there were.
     fn ensure_contiguous(&self) -> Result<(), StorageError> {
-        let log = self.lock().map_err(StorageError::io("read", self.folder.as_ref()))?;
+        let log = self.look()?;
         let state = log.log_state();
         let first = state.purged().map_or(0, |id| id.index + 1);
         let Some(last) = state.last().map(|id| id.index).filter(|last| *last >= first) else { return Ok(()) };

@@ -13,6 +13,7 @@
 
 mod damage;
 mod error;
+mod folder;
 pub mod format;
 pub mod identity;
 pub mod log;

@@ -155,7 +155,7 @@ impl Retention {
 
     fn look<R: AsyncRuntime>(&self, raft: &Raft<Types<R>, StateMachine<R>>) -> Result<Reading, StorageError> {
         use openraft::async_runtime::watch::WatchReceiver;
-        let log = self.log.extent().map_err(StorageError::io("look at the log of", "the data folder"))?;
+        let log = self.log.extent()?;
         let current = self.snapshots.current();
         let metrics = raft.metrics().borrow_watched().clone();
         Ok(Reading {

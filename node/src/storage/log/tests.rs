@@ -1,3 +1,5 @@
+use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use futures_util::StreamExt;
@@ -90,21 +92,28 @@ async fn every_flipped_bit_refuses_to_open_and_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = small_log(folder.path()).await;
     let good = fs::read(&path).unwrap();
+    let (spoiled, path) = copy(&path, &good);
     let bounds = record_bounds(&good);
     assert_eq!(bounds.len() - 1, 10, "checkpoint, vote, 3 entries, commit, truncation, entry, purge, entry");
-    for at in 0..good.len() {
-        let record = bounds.partition_point(|begin| *begin <= at) - 1;
-        for bit in 0..8 {
-            let mut bad = good.clone();
-            bad[at] ^= 1 << bit;
-            let (folder, path) = copy(&path, &bad);
-            let refused = open(folder.path()).err();
-            let Some(StorageError::Damaged { path: named, offset, place, .. }) = &refused else {
-                panic!("bit {bit} of byte {at} in record {record}: {refused:?}");
-            };
-            assert_eq!((named, *offset, place), (&path, bounds[record] as u64, &format!("record {record}")));
-            assert_eq!(io::Error::from(refused.unwrap()).kind(), io::ErrorKind::InvalidData);
-            assert_eq!(fs::read(&path).unwrap(), bad, "a refused log was changed");
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    for (record, span) in bounds.windows(2).enumerate() {
+        let (begin, after) = (span[0], span[1]);
+        // As the last record, whose end is the end of the file, then with intact records after it.
+        for end in [after, good.len()] {
+            file.set_len(end as u64).unwrap();
+            file.write_all_at(&good[..end], 0).unwrap();
+            for (at, bit) in (begin..after).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+                file.write_all_at(&[good[at] ^ (1 << bit)], at as u64).unwrap();
+                let refused = open(spoiled.path()).err();
+                let Some(StorageError::Damaged { path: named, offset, place, .. }) = &refused else {
+                    panic!("bit {bit} of byte {at} of {end} in record {record}: {refused:?}");
+                };
+                assert_eq!((named, *offset, place), (&path, begin as u64, &format!("record {record}")));
+                assert_eq!(io::Error::from(refused.unwrap()).kind(), io::ErrorKind::InvalidData);
+                assert_eq!(file.metadata().unwrap().len(), end as u64, "a refused log was cut");
+                file.write_all_at(&good[at..=at], at as u64).unwrap();
+            }
+            assert_eq!(fs::read(&path).unwrap(), good[..end], "a refused log was changed");
         }
     }
 }

@@ -12,6 +12,7 @@ use pando_supervision::parts::parts;
 use super::format::{self, Header, ReadError, Reader};
 use super::{Content, Snapshot, Source};
 use crate::storage::error::StorageError;
+use crate::storage::folder;
 
 const CURRENT: &str = "snapshot";
 const UNFINISHED_PREFIX: &str = "snapshot-";
@@ -41,7 +42,7 @@ impl SnapshotStore {
     /// # Errors
     /// [`StorageError::Damaged`] where the header of the current one is; [`StorageError::Io`].
     pub fn open(folder: &Path) -> Result<Self, StorageError> {
-        fs::create_dir_all(folder).map_err(StorageError::io("create", folder))?;
+        folder::make(folder).map_err(StorageError::io("create", folder))?;
         remove_unfinished(folder)?;
         let current = open_current(&folder.join(CURRENT))?;
         Ok(Self::new(Some(folder.to_owned()), current))
@@ -107,7 +108,7 @@ impl SnapshotStore {
                 let to = folder.join(CURRENT);
                 fs::rename(from, &to).map_err(StorageError::io("rename a new snapshot to", &to))?;
                 *unadopted = None;
-                sync_folder(folder)?;
+                folder::sync(folder).map_err(StorageError::io("sync the folder", folder))?;
             }
         }
         *current = Some(snapshot.clone());
@@ -264,9 +265,4 @@ fn open_current(path: &Path) -> Result<Option<Snapshot>, StorageError> {
 
 fn read_header(input: impl Read) -> Result<Header, ReadError> {
     Reader::open(input).map(|(header, _)| header)
-}
-
-/// Makes renames and new files in `folder` durable.
-pub(in crate::storage) fn sync_folder(folder: &Path) -> Result<(), StorageError> {
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(StorageError::io("sync the folder", folder))
 }
