@@ -28,8 +28,22 @@ use crate::storage::snapshot::{Header, Snapshot, SnapshotStore};
 /// Batches of events that a slow reader may lag behind before it loses some and is told so.
 pub const EVENT_BACKLOG: usize = 1024;
 
-/// The rules: [`pando_supervision::apply()`], or what a test puts in its place.
-pub type Rules = fn(&mut Cluster, Stamp, Command) -> Applied;
+/// The rules, as values so that a test can put others in their place.
+#[derive(Debug, Clone, Copy)]
+pub struct Rules {
+    /// Applies a command: [`pando_supervision::apply()`].
+    pub apply: fn(&mut Cluster, Stamp, Command) -> Applied,
+    /// The version of the rules that a state is under.
+    pub version: fn(&Cluster) -> u32,
+    /// The newest version that this build knows. A state beyond it stops the node: voters would differ.
+    pub known: u32,
+}
+
+impl Rules {
+    fn check(&self, version: u32) -> Result<(), StorageError> {
+        if version <= self.known { Ok(()) } else { Err(StorageError::NewerRules { found: version, known: self.known }) }
+    }
+}
 
 /// A snapshot as openraft hands it around.
 pub type RaftSnapshot = openraft::storage::Snapshot<CommittedLeaderId, RaftId, Voter, Snapshot>;
@@ -78,19 +92,22 @@ impl<R: AsyncRuntime> StateMachine<R> {
     /// it is applied when Raft starts.
     ///
     /// Returns with it what others watch: the state, published after each entry and before its proposer is answered, and
-    /// the events.
+    /// the events. Blocks on the disk.
     ///
     /// # Errors
-    /// [`StorageError::Damaged`] with the place where the snapshot is.
+    /// [`StorageError::Damaged`] with the place where the snapshot is; [`StorageError::NewerRules`].
     pub fn open(
         snapshots: SnapshotStore,
         rules: Rules,
     ) -> Result<(Self, watch::Receiver<Published<R>>, EventFeed), StorageError> {
         let (header, cluster) = match snapshots.current() {
-            Some(snapshot) => snapshot.read()?,
+            Some(snapshot) => {
+                rules.check(snapshot.header().rules)?;
+                snapshot.read()?
+            }
             None => (Header::default(), Cluster::default()),
         };
-        let Header { applied, membership } = header;
+        let Header { applied, membership, rules: _ } = header;
         let membership = Arc::new(membership);
         let first = Published {
             cluster: cluster.clone(),
@@ -138,7 +155,8 @@ impl<R: AsyncRuntime> StateMachine<R> {
     }
 
     fn header(&self) -> Header {
-        Header { applied: self.applied, membership: (*self.membership).clone() }
+        let rules = (self.rules.version)(&self.cluster);
+        Header { applied: self.applied, membership: (*self.membership).clone(), rules }
     }
 }
 
@@ -168,7 +186,7 @@ fn apply_batch(rules: Rules, cluster: &mut Cluster, batch: Batch) -> BatchResult
     let mut since_kept = 0;
     for (position, command) in commands.iter().enumerate() {
         // The state is thrown away after a panic, so nobody sees what it broke.
-        let attempt = catch_unwind(AssertUnwindSafe(|| rules(cluster, stamp, command.clone())));
+        let attempt = catch_unwind(AssertUnwindSafe(|| (rules.apply)(cluster, stamp, command.clone())));
         match attempt {
             Ok(Applied { outcome, events }) => {
                 result.outcomes.push(outcome);
@@ -177,7 +195,7 @@ fn apply_batch(rules: Rules, cluster: &mut Cluster, batch: Batch) -> BatchResult
             Err(panic) => {
                 *cluster = kept;
                 for earlier in &commands[since_kept..position] {
-                    rules(cluster, stamp, earlier.clone());
+                    (rules.apply)(cluster, stamp, earlier.clone());
                 }
                 kept = cluster.clone();
                 since_kept = position + 1;
@@ -219,6 +237,7 @@ impl<R: AsyncRuntime> RaftStateMachine<Types<R>> for StateMachine<R> {
                 // Nobody listening is no error.
                 let _ = self.events.0.send(Arc::new(events));
             }
+            self.rules.check((self.rules.version)(&self.cluster))?;
         }
         Ok(())
     }
@@ -229,8 +248,9 @@ impl<R: AsyncRuntime> RaftStateMachine<Types<R>> for StateMachine<R> {
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: Snapshot) -> io::Result<()> {
-        let (snapshots, announced) = (self.snapshots.clone(), meta.clone());
+        let (snapshots, announced, rules) = (self.snapshots.clone(), meta.clone(), self.rules);
         let (header, cluster) = aside::<R, _>(&self.snapshots, move || {
+            rules.check(snapshot.header().rules)?;
             let (header, cluster) = snapshot.read()?;
             if header.meta() != announced {
                 let what = format!("it ends at {:?}, announced was {:?}", header.applied, announced.last_log_id);
@@ -240,7 +260,7 @@ impl<R: AsyncRuntime> RaftStateMachine<Types<R>> for StateMachine<R> {
             Ok((header, cluster))
         })
         .await?;
-        let Header { applied, membership } = header;
+        let Header { applied, membership, rules: _ } = header;
         (self.cluster, self.applied, self.membership) = (cluster, applied, Arc::new(membership));
         self.publish();
         Ok(())

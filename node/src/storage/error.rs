@@ -57,6 +57,17 @@ pub enum StorageError {
     /// The state is larger than the format holds.
     #[error("the state cannot be written as a snapshot: {0}")]
     TooLarge(String),
+    /// The state is under rules that this build does not know.
+    #[error(
+        "the state is under rules of version {found}, this build knows them up to {known}: start the newer version of \
+         pando-node again"
+    )]
+    NewerRules {
+        /// The version that the state is under.
+        found: u32,
+        /// The newest version that this build knows.
+        known: u32,
+    },
     /// The folder is in use.
     #[error("{} is in use by another node process: stop that one first, or give this one a folder of its own", .0.display())]
     InUse(PathBuf),
@@ -77,6 +88,7 @@ impl From<StorageError> for io::Error {
             StorageError::Damaged { .. } | StorageError::Contradiction { .. } | StorageError::BadTransfer { .. } => {
                 io::ErrorKind::InvalidData
             }
+            StorageError::NewerRules { .. } => io::ErrorKind::Unsupported,
             StorageError::TooLarge(_) => io::ErrorKind::FileTooLarge,
             StorageError::InUse(_) => io::ErrorKind::WouldBlock,
         };

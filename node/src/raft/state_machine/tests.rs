@@ -10,6 +10,7 @@ use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse};
 use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::{AnyError, Raft, ServerState, StorageError as RaftStorageError};
+use openraft_rt_sim::SimRuntime;
 use pando_supervision::{Done, apply};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
@@ -21,19 +22,22 @@ use crate::storage::log::{LogOptions, LogStore};
 use crate::storage::retention::{Limits, Retention};
 
 const LIMIT: Duration = Duration::from_secs(20);
-/// Panics in [`panicking_rules`].
+/// Panics in [`PANICKING_RULES`].
 const POISON: Command = Command::RaiseRules(u32::MAX);
 
 type Machine = StateMachine<TokioRuntime>;
 
 /// As the real ones, but one command changes the state and then panics.
-fn panicking_rules(cluster: &mut Cluster, stamp: Stamp, command: Command) -> Applied {
+fn apply_or_panic(cluster: &mut Cluster, stamp: Stamp, command: Command) -> Applied {
     if command == POISON {
         apply(cluster, Stamp { at: stamp.at + Duration::from_secs(1000), ..stamp }, Command::Tick);
         panic!("this command is {}", "poison");
     }
     apply(cluster, stamp, command)
 }
+
+const RULES: Rules = Rules { apply, version: |_| 1, known: 1 };
+const PANICKING_RULES: Rules = Rules { apply: apply_or_panic, ..RULES };
 
 fn batch(seconds: u64, commands: Vec<Command>) -> Batch {
     Batch { stamp: Stamp { at: Duration::from_secs(seconds), wall: seconds }, commands }
@@ -52,9 +56,9 @@ fn ticked(seconds: impl IntoIterator<Item = u64>) -> Cluster {
 fn a_panicking_command_leaves_the_state_and_the_others_as_if_it_had_not_been_there() {
     let mut with = ticked([1]);
     let commands = vec![Command::Tick, POISON, Command::Tick, POISON, POISON, Command::Tick];
-    let result = apply_batch(panicking_rules, &mut with, batch(2, commands));
+    let result = apply_batch(PANICKING_RULES, &mut with, batch(2, commands));
     let mut without = ticked([1]);
-    let expected = apply_batch(apply, &mut without, batch(2, vec![Command::Tick; 3]));
+    let expected = apply_batch(RULES, &mut without, batch(2, vec![Command::Tick; 3]));
     assert_eq!(with, without);
     let internal = Err(Rejection::Internal("this command is poison".into()));
     for poisoned in [1, 3, 4] {
@@ -71,7 +75,7 @@ impl StoreBuilder<NodeTypes, LogStore, Machine, TempDir> for Disk {
     async fn build(&self) -> Result<(TempDir, LogStore, Machine), RaftStorageError<NodeTypes>> {
         let folder = tempfile::tempdir().unwrap();
         let log = LogStore::open(&folder.path().join("log"), &LogOptions::default()).unwrap();
-        let (machine, _, _) = Machine::open(SnapshotStore::open(folder.path()).unwrap(), apply).unwrap();
+        let (machine, _, _) = Machine::open(SnapshotStore::open(folder.path()).unwrap(), RULES).unwrap();
         Ok((folder, log, machine))
     }
 }
@@ -177,15 +181,15 @@ fn as_killed(folder: &Path) -> TempDir {
 #[tokio::test]
 async fn what_was_answered_is_there_after_a_kill() {
     let folder = tempfile::tempdir().unwrap();
-    let node = Node::start(folder.path(), apply).await;
+    let node = Node::start(folder.path(), RULES).await;
     for seconds in 1..50 {
         node.write(batch(seconds, vec![Command::Tick, Command::Tick])).await;
         // Published before answered.
-        assert_eq!(node.state().now, Duration::from_secs(seconds));
+        assert_eq!(node.state(), ticked((1..=seconds).flat_map(|at| [at, at])));
     }
     let killed = as_killed(folder.path());
     let before = node.state();
-    let again = Node::start(killed.path(), apply).await;
+    let again = Node::start(killed.path(), RULES).await;
     assert_eq!(again.state(), before);
     assert_eq!(again.published.borrow().membership.membership().voter_ids().collect::<Vec<_>>(), [1]);
     node.raft.shutdown().await.unwrap();
@@ -195,7 +199,7 @@ async fn what_was_answered_is_there_after_a_kill() {
 #[tokio::test]
 async fn by_bytes_a_snapshot_is_taken_the_log_is_cut_and_a_restart_finds_the_same_state() {
     let folder = tempfile::tempdir().unwrap();
-    let node = Node::start(folder.path(), apply).await;
+    let node = Node::start(folder.path(), RULES).await;
     let limits = Limits {
         snapshot_after_at_least: 8192,
         snapshot_after_at_most: 16384,
@@ -218,7 +222,8 @@ async fn by_bytes_a_snapshot_is_taken_the_log_is_cut_and_a_restart_finds_the_sam
     retaining.await.unwrap().unwrap();
     let before = node.state();
     node.raft.shutdown().await.unwrap();
-    let again = Node::start(as_killed(folder.path()).path(), apply).await;
+    let killed = as_killed(folder.path());
+    let again = Node::start(killed.path(), RULES).await;
     assert_eq!(again.state(), before);
     assert!(again.snapshots.current().is_some());
     assert!(again.log.extent().unwrap().purged.is_some());
@@ -228,7 +233,7 @@ async fn by_bytes_a_snapshot_is_taken_the_log_is_cut_and_a_restart_finds_the_sam
 #[tokio::test]
 async fn a_panic_in_the_rules_is_answered_counted_and_survived_also_by_a_restart() {
     let folder = tempfile::tempdir().unwrap();
-    let node = Node::start(folder.path(), panicking_rules).await;
+    let node = Node::start(folder.path(), PANICKING_RULES).await;
     let outcomes = node.write(batch(1, vec![Command::Tick, POISON, Command::Tick])).await;
     assert_eq!(outcomes[0], Ok(Done::Ticked));
     assert!(matches!(&outcomes[1], Err(Rejection::Internal(text)) if text == "this command is poison"));
@@ -236,16 +241,43 @@ async fn a_panic_in_the_rules_is_answered_counted_and_survived_also_by_a_restart
     assert_eq!((node.state(), node.published.borrow().panics), (ticked([1, 1]), 1));
     assert_eq!(node.write(batch(2, vec![Command::Tick])).await, [Ok(Done::Ticked)]);
     let killed = as_killed(folder.path());
-    let again = Node::start(killed.path(), panicking_rules).await;
+    let again = Node::start(killed.path(), PANICKING_RULES).await;
     assert_eq!((again.state(), again.published.borrow().panics), (node.state(), 1));
     node.raft.shutdown().await.unwrap();
     again.raft.shutdown().await.unwrap();
 }
 
 #[tokio::test]
+async fn a_state_under_rules_that_this_build_does_not_know_stops_the_node() {
+    let folder = tempfile::tempdir().unwrap();
+    let newer = Rules { version: |_| 2, known: 2, ..RULES };
+    let node = Node::start(folder.path(), newer).await;
+    node.raft.trigger().snapshot().await.unwrap();
+    node.raft.wait(Some(LIMIT)).metrics(|seen| seen.snapshot.is_some(), "a snapshot").await.unwrap();
+    let killed = as_killed(folder.path());
+    let older = Rules { known: 1, ..newer };
+    let refused = Machine::open(SnapshotStore::open(killed.path()).unwrap(), older).err().unwrap();
+    assert!(matches!(refused, StorageError::NewerRules { found: 2, known: 1 }), "{refused}");
+    node.raft.shutdown().await.unwrap();
+}
+
+#[test]
+fn on_a_simulated_runtime_snapshots_stay_in_memory() {
+    SimRuntime::run(async {
+        let store = SnapshotStore::in_memory();
+        let (mut machine, _, _) = StateMachine::<SimRuntime>::open(store.clone(), RULES).unwrap();
+        apply(&mut machine.cluster, Stamp { at: LIMIT, wall: 0 }, Command::Tick);
+        let built = machine.get_snapshot_builder().await.build_snapshot().await.unwrap();
+        let (mut other, published, _) = StateMachine::<SimRuntime>::open(SnapshotStore::in_memory(), RULES).unwrap();
+        other.install_snapshot(&built.meta, built.snapshot).await.unwrap();
+        assert_eq!(published.borrow().cluster, machine.cluster);
+    });
+}
+
+#[tokio::test]
 async fn a_snapshot_is_installed_whole_or_not_at_all() {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    let node = Node::start(folders[0].path(), apply).await;
+    let node = Node::start(folders[0].path(), RULES).await;
     node.write(batch(7, vec![Command::Tick])).await;
     let applied = node.published.borrow().applied;
     node.raft.trigger().snapshot().await.unwrap();
@@ -258,7 +290,7 @@ async fn a_snapshot_is_installed_whole_or_not_at_all() {
         receiver.push(&chunk.unwrap()).unwrap();
     }
     let received = receiver.finish().unwrap();
-    let (mut machine, published, _) = Machine::open(store.clone(), apply).unwrap();
+    let (mut machine, published, _) = Machine::open(store.clone(), RULES).unwrap();
     let other = SnapshotMeta { last_log_id: None, ..meta.clone() };
     assert!(machine.install_snapshot(&other, received.clone()).await.is_err());
     assert!(store.current().is_none() && published.borrow().applied.is_none());
@@ -267,6 +299,6 @@ async fn a_snapshot_is_installed_whole_or_not_at_all() {
     assert_eq!(machine.applied_state().await.unwrap().0, applied);
     node.raft.shutdown().await.unwrap();
     drop(machine);
-    let (_, again, _) = Machine::open(SnapshotStore::open(folders[1].path()).unwrap(), apply).unwrap();
+    let (_, again, _) = Machine::open(SnapshotStore::open(folders[1].path()).unwrap(), RULES).unwrap();
     assert_eq!(again.borrow().cluster, node.state());
 }

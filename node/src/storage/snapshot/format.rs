@@ -37,6 +37,8 @@ pub struct Header {
     pub applied: Option<LogId>,
     /// Who votes, as of that entry.
     pub membership: StoredMembership,
+    /// The version of the rules that the state is under.
+    pub rules: u32,
 }
 
 impl Header {
@@ -51,22 +53,24 @@ struct StoredHeader {
     applied: Option<StoredLogId>,
     members_at: Option<StoredLogId>,
     members: StoredMembers,
+    rules: u32,
 }
 
 impl From<&Header> for StoredHeader {
-    fn from(Header { applied, membership }: &Header) -> Self {
+    fn from(Header { applied, membership, rules }: &Header) -> Self {
         Self {
             applied: applied.as_ref().map(StoredLogId::from),
             members_at: membership.log_id().as_ref().map(StoredLogId::from),
             members: membership.membership().into(),
+            rules: *rules,
         }
     }
 }
 impl TryFrom<StoredHeader> for Header {
     type Error = CodecError;
-    fn try_from(StoredHeader { applied, members_at, members }: StoredHeader) -> Result<Self, CodecError> {
+    fn try_from(StoredHeader { applied, members_at, members, rules }: StoredHeader) -> Result<Self, CodecError> {
         let membership = StoredMembership::new(members_at.map(LogId::from), members.try_into()?);
-        Ok(Self { applied: applied.map(LogId::from), membership })
+        Ok(Self { applied: applied.map(LogId::from), membership, rules })
     }
 }
 

@@ -12,7 +12,7 @@ fn header(index: u64) -> Header {
     let id = |index| LogId::new(LeaderId { term: 3, node_id: 7 }, index);
     let voter = Voter { name: Some("n1".parse().unwrap()), address: "n1:4600".into() };
     let members = Membership::new(vec![BTreeSet::from([7])], BTreeMap::from([(7, voter)])).unwrap();
-    Header { applied: Some(id(index)), membership: StoredMembership::new(Some(id(1)), members) }
+    Header { applied: Some(id(index)), membership: StoredMembership::new(Some(id(1)), members), rules: 1 }
 }
 
 fn cluster(seconds: u64) -> Cluster {
