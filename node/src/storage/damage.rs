@@ -10,9 +10,30 @@ use raft_log::codeq::Decode;
 use super::error::StorageError;
 use super::wal::Records;
 
+/// Why the log in `folder` could not be opened, with the place where it is damaged.
+pub(super) fn why_refused(folder: &Path, error: io::Error) -> StorageError {
+    if error.kind() == io::ErrorKind::WouldBlock {
+        return StorageError::InUse(folder.to_owned());
+    }
+    match first_damage(folder) {
+        Ok(Some(damage)) => damage,
+        Ok(None) if is_from_the_system(&error) => {
+            StorageError::Io { doing: "open the log in", path: folder.to_owned(), source: error }
+        }
+        Ok(None) => StorageError::Contradiction { path: folder.to_owned(), what: error.to_string() },
+        Err(cannot_look) => cannot_look,
+    }
+}
+
+fn is_from_the_system(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem, StorageFull};
+    error.raw_os_error().is_some()
+        || matches!(error.kind(), NotFound | PermissionDenied | ReadOnlyFilesystem | StorageFull)
+}
+
 /// The first damage in the log files of `folder`, in the order of the files; `None` where every record is whole, save
 /// for a torn end of the last file.
-pub(super) fn first_damage(folder: &Path) -> Result<Option<StorageError>, StorageError> {
+fn first_damage(folder: &Path) -> Result<Option<StorageError>, StorageError> {
     let files = log_files(folder)?;
     for (position, path) in files.iter().enumerate() {
         let is_last = position + 1 == files.len();
@@ -46,6 +67,9 @@ fn damage_in(path: &Path, is_last: bool) -> Result<Option<StorageError>, Storage
             break;
         }
         let Err(error) = RaftLogRecord::<Records>::decode(&mut reader) else { continue };
+        if error.raw_os_error().is_some() {
+            return Err(StorageError::io("read", path)(error));
+        }
         if is_last && error.kind() == io::ErrorKind::UnexpectedEof {
             break;
         }

@@ -109,7 +109,8 @@ impl LogStore {
     /// another process, or another handle of this one, has it open.
     pub fn open(folder: &Path, options: &LogOptions) -> Result<Self, StorageError> {
         folder::make(folder).map_err(StorageError::io("create", folder))?;
-        let log = RaftLog::open(Arc::new(configuration(folder, options)?)).map_err(|e| why_refused(folder, e))?;
+        let log =
+            RaftLog::open(Arc::new(configuration(folder, options)?)).map_err(|e| damage::why_refused(folder, e))?;
         let store = Self { log: Arc::new(Mutex::new(log)), folder: folder.into() };
         store.ensure_contiguous()?;
         Ok(store)
@@ -242,26 +243,6 @@ fn configuration(folder: &Path, options: &LogOptions) -> Result<raft_log::Config
     config.wal.read_buffer_size = Some(1 << 20);
     config.wal.truncate_incomplete_record = Some(true);
     Ok(config)
-}
-
-fn why_refused(folder: &Path, error: io::Error) -> StorageError {
-    if error.kind() == io::ErrorKind::WouldBlock {
-        return StorageError::InUse(folder.to_owned());
-    }
-    match damage::first_damage(folder) {
-        Ok(Some(damage)) => damage,
-        Ok(None) if is_from_the_system(&error) => {
-            StorageError::Io { doing: "open the log in", path: folder.to_owned(), source: error }
-        }
-        Ok(None) => StorageError::Contradiction { path: folder.to_owned(), what: error.to_string() },
-        Err(cannot_look) => cannot_look,
-    }
-}
-
-fn is_from_the_system(error: &io::Error) -> bool {
-    use io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem, StorageFull};
-    error.raw_os_error().is_some()
-        || matches!(error.kind(), NotFound | PermissionDenied | ReadOnlyFilesystem | StorageFull)
 }
 
 fn entry(id: StoredLogId, payload: &[u8]) -> io::Result<Entry> {

@@ -172,3 +172,34 @@ fn number(bytes: &[u8], at: usize) -> u64 {
 fn invalid(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
+
+#[cfg(test)]
+mod tests {
+    use raft_log::RaftLogAction::{Append, Commit, PurgeUpto, SaveVote, TruncateAfter};
+    use raft_log::RaftLogRecord;
+
+    use super::*;
+
+    #[test]
+    fn every_record_keeps_its_bytes() {
+        let id = StoredLogId { term: 3, node: 7, index: 0x0102 };
+        let vote = StoredVote { term: 3, node: 7, committed: true };
+        let id_bytes = "a5 0300000000000000 0700000000000000 0201000000000000 464e0ee6";
+        let golden = [
+            (SaveVote(vote), "00000000 c3 0300000000000000 0700000000000000 01 25a6c874 0000000036684acc".to_owned()),
+            (
+                Append(id, RecordedPayload(Bytes::from_static(b"\x01\x00"))),
+                format!("00000001 {id_bytes} 02000000 466800f7 0100 00000000957f13d4"),
+            ),
+            (Commit(id), format!("00000002 {id_bytes} 00000000d0e80b8e")),
+            (TruncateAfter(Some(id)), format!("00000003 01 {id_bytes} 00000000bc6c4142")),
+            (PurgeUpto(id), format!("00000004 {id_bytes} 0000000059aa41be")),
+        ];
+        for (action, bytes) in golden {
+            let mut written = vec![];
+            RaftLogRecord::<Records>::Action(action).encode(&mut written).unwrap();
+            let hex: String = written.iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(hex, bytes.replace(' ', ""));
+        }
+    }
+}

@@ -139,3 +139,16 @@ fn a_large_state_is_cut_into_sections_and_chunks() {
     let Some(ReadError::Damaged(damage)) = damage else { panic!("{damage:?}") };
     assert!(damage.place.starts_with("section ") && damage.place != "section 1", "{damage:?}");
 }
+
+#[test]
+fn header_and_footer_keep_their_bytes() {
+    let mut bytes = vec![];
+    format::write(&mut bytes, &header(9), std::iter::empty()).unwrap();
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let expected = [
+        "50414e444f534e31",
+        "1c000000 7556624f 01 01 01030709 01030701 010107 010701026e31076e313a34363030 01 14c71230",
+        "05000000 26fa76bc 03 01 000000 cd87ff19",
+    ];
+    assert_eq!(hex, expected.concat().replace(' ', ""));
+}
