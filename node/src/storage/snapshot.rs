@@ -81,13 +81,22 @@ impl Snapshot {
         })
     }
 
+    /// Verifies every byte, holding no more than a section of it at a time.
+    ///
+    /// # Errors
+    /// [`StorageError::Damaged`] with the place.
+    pub fn verify(&self) -> Result<Header, StorageError> {
+        let (header, mut parts) = self.parts()?;
+        while parts.next_part().map_err(|e| self.refused(e))?.is_some() {}
+        Ok(header)
+    }
+
     /// Reads the state, and with it verifies every byte.
     ///
     /// # Errors
     /// [`StorageError::Damaged`] with the place; [`StorageError::Contradiction`] where whole parts make no state.
     pub fn read(&self) -> Result<(Header, Cluster), StorageError> {
-        let opened = Reader::open(BufReader::with_capacity(CHUNK_BYTES, self.reader()));
-        let (header, mut reader) = opened.map_err(|e| self.refused(e))?;
+        let (header, mut reader) = self.parts()?;
         let mut failed = None;
         let parts = std::iter::from_fn(|| {
             reader.next_part().unwrap_or_else(|error| {
@@ -103,6 +112,10 @@ impl Snapshot {
             (None, Ok(cluster)) => Ok((header, cluster)),
             (None, Err(what)) => Err(StorageError::Contradiction { path: self.path(), what }),
         }
+    }
+
+    fn parts(&self) -> Result<(Header, Reader<impl Read + use<>>), StorageError> {
+        Reader::open(BufReader::with_capacity(64 << 10, self.reader())).map_err(|e| self.refused(e))
     }
 
     fn reader(&self) -> ContentReader {

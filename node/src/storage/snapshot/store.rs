@@ -79,7 +79,7 @@ impl SnapshotStore {
             _ => StorageError::Io { doing: "write", path: unfinished.path(), source: error },
         })?;
         let snapshot = unfinished.into_snapshot(header.clone())?;
-        snapshot.read()?;
+        snapshot.verify()?;
         self.adopt(&snapshot)?;
         Ok(snapshot)
     }
@@ -162,17 +162,13 @@ impl SnapshotReceiver {
     /// [`StorageError::BadTransfer`] with the place; [`StorageError::Io`].
     pub fn finish(self) -> Result<Snapshot, StorageError> {
         let unverified = self.unfinished.into_snapshot(Header::default())?;
-        let verified = match unverified.read() {
-            Ok((header, _)) => header,
+        match unverified.verify() {
+            Ok(header) => Ok(unverified.with_header(header)),
             Err(StorageError::Damaged { offset, place, what, .. }) => {
-                return Err(StorageError::BadTransfer { offset, place, what });
+                Err(StorageError::BadTransfer { offset, place, what })
             }
-            Err(StorageError::Contradiction { what, .. }) => {
-                return Err(StorageError::BadTransfer { offset: 0, place: "state".into(), what });
-            }
-            Err(other) => return Err(other),
-        };
-        Ok(unverified.with_header(verified))
+            Err(other) => Err(other),
+        }
     }
 }
 
