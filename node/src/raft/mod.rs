@@ -1,9 +1,7 @@
 //! Raft: everything that names openraft.
 
-pub mod bootstrap;
-pub mod campaign;
-pub mod network;
-pub mod service;
+pub mod config;
+pub mod state_machine;
 pub mod types;
 pub mod wire;
 

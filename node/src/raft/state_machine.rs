@@ -1,0 +1,307 @@
+//! Applies committed entries to the state and lets everyone see it: openraft's `RaftStateMachine`.
+//!
+//! ```text
+//!   committed entry ──► apply each command ──► publish state ──► answer proposers ──► events
+//!                          │ panic: as if it had not been there, answered *internal*, counted
+//!   trigger snapshot ──► clone (a few pointers) ──► write and verify, aside ──► SnapshotStore
+//! ```
+//!
+//! The state lives in memory. What is on disk is the newest snapshot and the log after it; a start loads the one and applies
+//! the other again, so events of entries after the snapshot are sent again after a restart, with the same numbers.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use futures_util::{Stream, StreamExt};
+use openraft::storage::{EntryResponder, RaftStateMachine};
+use openraft::{AsyncRuntime, EntryPayload, Instant, OptionalSend, RaftSnapshotBuilder};
+use pando_protocol::rejection::Rejection;
+use pando_supervision::{Applied, Batch, Cluster, Command, Event, Outcome, Stamp};
+use tokio::sync::{broadcast, watch};
+
+use super::types::{CommittedLeaderId, Entry, LogId, Outcomes, RaftId, Types, Voter};
+use crate::storage::StorageError;
+use crate::storage::format::{SnapshotMeta, StoredMembership};
+use crate::storage::snapshot::{Header, Snapshot, SnapshotStore};
+
+/// Batches of events that a slow reader may lag behind before it loses some and is told so.
+pub const EVENT_BACKLOG: usize = 1024;
+
+/// The rules, as values so that a test can put others in their place.
+#[derive(Debug, Clone, Copy)]
+pub struct Rules {
+    /// Applies a command: [`pando_supervision::apply()`].
+    pub apply: fn(&mut Cluster, Stamp, Command) -> Applied,
+    /// The version of the rules that a state is under.
+    pub version: fn(&Cluster) -> u32,
+    /// The newest version that this build knows. A state beyond it stops the node: voters would differ.
+    pub known: u32,
+}
+
+impl Rules {
+    fn check(&self, version: u32) -> Result<(), StorageError> {
+        if version <= self.known { Ok(()) } else { Err(StorageError::NewerRules { found: version, known: self.known }) }
+    }
+}
+
+/// A snapshot as openraft hands it around.
+pub type RaftSnapshot = openraft::storage::Snapshot<CommittedLeaderId, RaftId, Voter, Snapshot>;
+
+/// The state as of an entry, with what belongs to it. Cloning costs a few pointers.
+#[derive(Debug, Clone)]
+pub struct Published<R: AsyncRuntime> {
+    /// The state.
+    pub cluster: Cluster,
+    /// The last entry whose effects are in it; `None` before the first.
+    pub applied: Option<LogId>,
+    /// Who votes, as of that entry.
+    pub membership: Arc<StoredMembership>,
+    /// When this node applied it, by its monotonic clock: from here a new leader carries cluster time on.
+    pub at: R::Instant,
+    /// Commands that panicked in the rules since this process began. More than zero is an alert: a bug.
+    pub panics: u64,
+}
+
+/// The events as they happen, batch by batch. A handle.
+#[derive(Debug, Clone)]
+pub struct EventFeed(broadcast::Sender<Arc<Vec<Event>>>);
+
+impl EventFeed {
+    /// Every batch of events from now on. Who lags more than [`EVENT_BACKLOG`] batches is told how many were lost.
+    pub fn subscribe(&self) -> broadcast::Receiver<Arc<Vec<Event>>> {
+        self.0.subscribe()
+    }
+}
+
+/// The state machine on the runtime `R`.
+#[derive(Debug)]
+pub struct StateMachine<R: AsyncRuntime> {
+    rules: Rules,
+    snapshots: SnapshotStore,
+    cluster: Cluster,
+    applied: Option<LogId>,
+    membership: Arc<StoredMembership>,
+    panics: u64,
+    published: watch::Sender<Published<R>>,
+    events: EventFeed,
+}
+
+impl<R: AsyncRuntime> StateMachine<R> {
+    /// Loads the current snapshot of `snapshots`, verified whole, or begins with the empty state. What the log holds beyond
+    /// it is applied when Raft starts.
+    ///
+    /// Returns with it what others watch: the state, published after each entry and before its proposer is answered, and
+    /// the events. Blocks on the disk.
+    ///
+    /// # Errors
+    /// [`StorageError::Damaged`] with the place where the snapshot is; [`StorageError::NewerRules`].
+    pub fn open(
+        snapshots: SnapshotStore,
+        rules: Rules,
+    ) -> Result<(Self, watch::Receiver<Published<R>>, EventFeed), StorageError> {
+        let (header, cluster) = match snapshots.current() {
+            Some(snapshot) => {
+                rules.check(snapshot.header().rules)?;
+                snapshot.read()?
+            }
+            None => (Header::default(), Cluster::default()),
+        };
+        let Header { applied, membership, rules: _ } = header;
+        let membership = Arc::new(membership);
+        let first = Published {
+            cluster: cluster.clone(),
+            applied,
+            membership: membership.clone(),
+            at: R::Instant::now(),
+            panics: 0,
+        };
+        let (published, watcher) = watch::channel(first);
+        let events = EventFeed(broadcast::Sender::new(EVENT_BACKLOG));
+        let machine =
+            Self { rules, snapshots, cluster, applied, membership, panics: 0, published, events: events.clone() };
+        Ok((machine, watcher, events))
+    }
+
+    fn apply_entry(&mut self, entry: Entry) -> (Outcomes, Vec<Event>) {
+        let Entry { log_id, payload } = entry;
+        let result = match payload {
+            EntryPayload::Blank => Default::default(),
+            EntryPayload::Membership(membership) => {
+                self.membership = Arc::new(StoredMembership::new(Some(log_id), membership));
+                Default::default()
+            }
+            EntryPayload::Normal(batch) => {
+                let result = apply_batch(self.rules, &mut self.cluster, batch);
+                for (position, text) in &result.panics {
+                    tracing::error!(index = log_id.index, position, text, "a command panicked and was left out");
+                }
+                self.panics += result.panics.len() as u64;
+                (Outcomes(result.outcomes), result.events)
+            }
+        };
+        self.applied = Some(log_id);
+        result
+    }
+
+    fn publish(&self) {
+        self.published.send_replace(Published {
+            cluster: self.cluster.clone(),
+            applied: self.applied,
+            membership: self.membership.clone(),
+            at: R::Instant::now(),
+            panics: self.panics,
+        });
+    }
+
+    fn header(&self) -> Header {
+        let rules = (self.rules.version)(&self.cluster);
+        Header { applied: self.applied, membership: (*self.membership).clone(), rules }
+    }
+}
+
+/// What applying a batch did.
+#[derive(Debug, Default)]
+struct BatchResult {
+    /// One for each command, in order.
+    outcomes: Vec<Outcome>,
+    events: Vec<Event>,
+    /// The positions of the commands that panicked, with what they said.
+    panics: Vec<(usize, String)>,
+}
+
+/// Applies the commands of `batch` in order. The state and the answers are those of the batch without the commands that
+/// panic; these are answered [`Rejection::Internal`].
+///
+/// A panic may leave the state half changed, so the commands before it are applied again to the state of before, which is
+/// kept as one clone. After that the clone is renewed, so that however many commands panic, none is applied more than twice.
+///
+/// # Panics
+/// Where a command that passed panics when it is applied again: then the rules are not deterministic, voters differ, and
+/// Raft on this node had better stop.
+fn apply_batch(rules: Rules, cluster: &mut Cluster, batch: Batch) -> BatchResult {
+    let Batch { stamp, commands } = batch;
+    let mut result = BatchResult::default();
+    let mut kept = cluster.clone();
+    let mut since_kept = 0;
+    for (position, command) in commands.iter().enumerate() {
+        // The state is thrown away after a panic, so nobody sees what it broke.
+        let attempt = catch_unwind(AssertUnwindSafe(|| (rules.apply)(cluster, stamp, command.clone())));
+        match attempt {
+            Ok(Applied { outcome, events }) => {
+                result.outcomes.push(outcome);
+                result.events.extend(events);
+            }
+            Err(panic) => {
+                *cluster = kept;
+                for earlier in &commands[since_kept..position] {
+                    (rules.apply)(cluster, stamp, earlier.clone());
+                }
+                kept = cluster.clone();
+                since_kept = position + 1;
+                let text = panic_text(panic.as_ref());
+                result.outcomes.push(Err(Rejection::Internal(text.clone())));
+                result.panics.push((position, text));
+            }
+        }
+    }
+    result
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic without a text").to_owned()
+}
+
+impl<R: AsyncRuntime> RaftStateMachine<Types<R>> for StateMachine<R> {
+    type SnapshotData = Snapshot;
+    type SnapshotBuilder = SnapshotBuilder<R>;
+
+    async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
+        Ok((self.applied, (*self.membership).clone()))
+    }
+
+    async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>
+    where
+        S: Stream<Item = io::Result<EntryResponder<Types<R>>>> + Unpin + OptionalSend,
+    {
+        while let Some(item) = entries.next().await {
+            let (entry, responder) = item?;
+            let (outcomes, events) = self.apply_entry(entry);
+            // Whoever is answered must find in the state what it was told.
+            self.publish();
+            if let Some(responder) = responder {
+                responder.send(outcomes);
+            }
+            if !events.is_empty() {
+                // Nobody listening is no error.
+                let _ = self.events.0.send(Arc::new(events));
+            }
+            self.rules.check((self.rules.version)(&self.cluster))?;
+        }
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> SnapshotBuilder<R> {
+        let (header, cluster) = (self.header(), self.cluster.clone());
+        SnapshotBuilder { snapshots: self.snapshots.clone(), header, cluster, runtime: Default::default() }
+    }
+
+    async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: Snapshot) -> io::Result<()> {
+        let (snapshots, announced, rules) = (self.snapshots.clone(), meta.clone(), self.rules);
+        let (header, cluster) = aside::<R, _>(&self.snapshots, move || {
+            rules.check(snapshot.header().rules)?;
+            let (header, cluster) = snapshot.read()?;
+            if header.meta() != announced {
+                let what = format!("it ends at {:?}, announced was {:?}", header.applied, announced.last_log_id);
+                return Err(StorageError::BadTransfer { offset: 0, place: "header".into(), what });
+            }
+            snapshots.adopt(&snapshot)?;
+            Ok((header, cluster))
+        })
+        .await?;
+        let Header { applied, membership, rules: _ } = header;
+        (self.cluster, self.applied, self.membership) = (cluster, applied, Arc::new(membership));
+        self.publish();
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<RaftSnapshot>> {
+        Ok(self.snapshots.current().map(as_raft_snapshot))
+    }
+}
+
+/// Writes a snapshot of the state as it was when this was made.
+#[derive(Debug)]
+pub struct SnapshotBuilder<R> {
+    snapshots: SnapshotStore,
+    header: Header,
+    cluster: Cluster,
+    runtime: std::marker::PhantomData<fn() -> R>,
+}
+
+impl<R: AsyncRuntime> RaftSnapshotBuilder<Types<R>> for SnapshotBuilder<R> {
+    type SnapshotData = Snapshot;
+
+    async fn build_snapshot(&mut self) -> io::Result<RaftSnapshot> {
+        let (snapshots, header, cluster) = (self.snapshots.clone(), self.header.clone(), self.cluster.clone());
+        let built = aside::<R, _>(&self.snapshots, move || snapshots.write(&header, &cluster)).await?;
+        Ok(as_raft_snapshot(built))
+    }
+}
+
+fn as_raft_snapshot(snapshot: Snapshot) -> RaftSnapshot {
+    openraft::storage::Snapshot { meta: snapshot.header().meta(), snapshot }
+}
+
+/// Does blocking work where it stalls no task; in place where no disk is touched, as a simulated runtime has no threads.
+async fn aside<R: AsyncRuntime, T: Send + 'static>(
+    snapshots: &SnapshotStore,
+    work: impl FnOnce() -> Result<T, StorageError> + Send + 'static,
+) -> io::Result<T> {
+    let done = if snapshots.is_on_disk() { R::spawn_blocking(work).await? } else { work() };
+    done.map_err(io::Error::from)
+}
+
+#[cfg(test)]
+mod tests;

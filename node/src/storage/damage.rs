@@ -1,0 +1,97 @@
+//! Finds where a log folder is damaged, so that the refusal names the place.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use raft_log::RaftLogRecord;
+use raft_log::codeq::Decode;
+
+use super::error::StorageError;
+use super::wal::Records;
+
+/// Why the log in `folder` could not be opened, with the place where it is damaged.
+pub(super) fn why_refused(folder: &Path, error: io::Error) -> StorageError {
+    if error.kind() == io::ErrorKind::WouldBlock {
+        return StorageError::InUse(folder.to_owned());
+    }
+    match first_damage(folder) {
+        Ok(Some(damage)) => damage,
+        Ok(None) if is_from_the_system(&error) => {
+            StorageError::Io { doing: "open the log in", path: folder.to_owned(), source: error }
+        }
+        Ok(None) => StorageError::Contradiction { path: folder.to_owned(), what: error.to_string() },
+        Err(cannot_look) => cannot_look,
+    }
+}
+
+fn is_from_the_system(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem, StorageFull};
+    error.raw_os_error().is_some()
+        || matches!(error.kind(), NotFound | PermissionDenied | ReadOnlyFilesystem | StorageFull)
+}
+
+/// The first damage in the log files of `folder`, in the order of the files; `None` where every record is whole, save
+/// for a torn end of the last file.
+fn first_damage(folder: &Path) -> Result<Option<StorageError>, StorageError> {
+    let files = log_files(folder)?;
+    for (position, path) in files.iter().enumerate() {
+        let is_last = position + 1 == files.len();
+        if let Some(damage) = damage_in(path, is_last)? {
+            return Ok(Some(damage));
+        }
+    }
+    Ok(None)
+}
+
+/// The log files of `folder`, the oldest first: their names are padded numbers.
+pub(super) fn log_files(folder: &Path) -> Result<Vec<PathBuf>, StorageError> {
+    let mut files = vec![];
+    for entry in fs::read_dir(folder).map_err(StorageError::io("list", folder))? {
+        let path = entry.map_err(StorageError::io("list", folder))?.path();
+        if path.extension().is_some_and(|extension| extension == "wal") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn damage_in(path: &Path, is_last: bool) -> Result<Option<StorageError>, StorageError> {
+    let file = File::open(path).map_err(StorageError::io("open", path))?;
+    let length = file.metadata().map_err(StorageError::io("read the size of", path))?.len();
+    let mut reader = Counting { input: BufReader::new(file), read: 0 };
+    for number in 0u64.. {
+        let offset = reader.read;
+        if offset == length {
+            break;
+        }
+        let Err(error) = RaftLogRecord::<Records>::decode(&mut reader) else { continue };
+        if error.raw_os_error().is_some() {
+            return Err(StorageError::io("read", path)(error));
+        }
+        if is_last && error.kind() == io::ErrorKind::UnexpectedEof {
+            break;
+        }
+        return Ok(Some(StorageError::Damaged {
+            path: path.to_owned(),
+            offset,
+            place: format!("record {number}"),
+            what: error.to_string(),
+        }));
+    }
+    Ok(None)
+}
+
+struct Counting<R> {
+    input: R,
+    read: u64,
+}
+
+impl<R: Read> Read for Counting<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.input.read(buffer)?;
+        self.read += count as u64;
+        Ok(count)
+    }
+}

@@ -1,0 +1,387 @@
+//! The Raft log on disk: [`LogStore`], openraft's `RaftLogStorage` on raft-log.
+//!
+//! ```text
+//!   RaftCore ── append ──► encode ──► raft-log: buffer, index, cache ──► its flush thread: write, fdatasync ──► answer
+//!   replication, apply ◄── decode ◄── cache, or a file of an older part of the log
+//! ```
+//!
+//! **The rule on damage.** An entry is acknowledged only after an fsync that covers it. When the log is opened:
+//!
+//! 1. Where the last file ends inside a record, or in zeros only, that end is cut: this is what a crash in the middle of a
+//!    write leaves, before any fsync covered it.
+//! 2. Anything else that is not as it was written refuses to open and names file and byte: a flipped bit anywhere, in a
+//!    length, a type or a checksum too; a hole; a missing file before the last; entries that do not follow each other.
+//!    Nothing is changed.
+//!    A torn write whose blocks came to the disk out of order (garbage, then the end) is refused as well: it cannot be told
+//!    from damage, and losing what was acknowledged is worse than a node that must rejoin.
+//! 3. What no log can tell: a disk that lost a synced end of the log as a whole (the end of the last file, or that file)
+//!    looks like case 1. No entry before an intact later record is ever lost; those after it are, on this node. A voter whose
+//!    disk lies must be wiped, so that it comes back under a new id.
+//!
+//! What blocks: an append copies into a buffer and hands it to the flush thread; it waits only where more than
+//! [`LogOptions::flush_queue_bytes`] are on their way to the disk. Reads of older entries hold the lock of the log for at
+//! most 64 KiB at a time, so that an append never waits for a long read.
+
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use std::io;
+use std::ops::{Bound, RangeBounds};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::Stream;
+use openraft::storage::{IOFlushed, RaftLogStorage};
+use openraft::{AsyncRuntime, LogState, OptionalSend, RaftLogReader};
+use raft_log::RaftLog;
+use raft_log::api::raft_log_writer::RaftLogWriter;
+
+use super::damage;
+use super::error::StorageError;
+use super::folder;
+use super::format::{StoredLogId, StoredVote, decode_payload, encode_payload};
+use super::wal::{Flushed, RecordedPayload, Records};
+use crate::raft::types::{Entry, LogId, Types, Vote};
+
+/// Most bytes of entries that one read for replication returns, unless the first entry alone is larger.
+pub const READ_LIMIT: usize = 1 << 20;
+// An append waits for at most one such read: about 50 µs from the page cache.
+const LOCKED_READ: usize = 64 << 10;
+
+/// How the log is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogOptions {
+    /// Bytes of entries kept in memory, beside those of the newest file. Default 64 MiB.
+    pub cache_bytes: usize,
+    /// Bytes after which a new file is begun; purging frees whole files. Default 16 MiB.
+    pub file_bytes: usize,
+    /// How long the flush thread waits for more to write before it syncs. Default 250 µs: 1 ms costs a lone writer more than
+    /// half of its rate, 0 costs a busy leader a third.
+    pub flush_window: Duration,
+    /// Bytes that may be on their way to the disk before an append waits. Default 64 MiB.
+    pub flush_queue_bytes: usize,
+}
+
+impl Default for LogOptions {
+    fn default() -> Self {
+        Self {
+            cache_bytes: 64 << 20,
+            file_bytes: 16 << 20,
+            flush_window: Duration::from_micros(250),
+            flush_queue_bytes: 64 << 20,
+        }
+    }
+}
+
+/// The Raft log. A handle: clones are the same log. The folder stays locked until the last one is gone.
+#[derive(Debug, Clone)]
+pub struct LogStore {
+    log: Arc<Mutex<RaftLog<Records>>>,
+    folder: Arc<Path>,
+}
+
+/// How large the log is, file by file.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LogExtent {
+    /// The index up to which entries are gone, inclusive.
+    pub purged: Option<u64>,
+    /// The index of the last entry; equals `purged` where there is none.
+    pub last: Option<u64>,
+    /// The files, the oldest first; never empty for an open log.
+    pub files: Vec<FileExtent>,
+}
+
+/// One file of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileExtent {
+    /// The index of the last entry in the log where this file ends.
+    pub last: Option<u64>,
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
+impl LogStore {
+    /// Opens the log in `folder`, which is made if it is missing, and cuts a torn end.
+    ///
+    /// # Errors
+    /// [`StorageError::Damaged`] and [`StorageError::Contradiction`] as in the rule above; [`StorageError::InUse`] where
+    /// another process, or another handle of this one, has it open.
+    pub fn open(folder: &Path, options: &LogOptions) -> Result<Self, StorageError> {
+        folder::make(folder).map_err(StorageError::io("create", folder))?;
+        let log =
+            RaftLog::open(Arc::new(configuration(folder, options)?)).map_err(|e| damage::why_refused(folder, e))?;
+        let store = Self { log: Arc::new(Mutex::new(log)), folder: folder.into() };
+        store.ensure_contiguous()?;
+        Ok(store)
+    }
+
+    /// Whether nothing was ever written: no vote and no entry.
+    ///
+    /// # Errors
+    /// After a panic inside the log.
+    pub fn is_pristine(&self) -> Result<bool, StorageError> {
+        let log = self.look()?;
+        Ok(log.log_state().vote().is_none() && log.log_state().last().is_none())
+    }
+
+    /// Refuses a log whose first entries are gone while no snapshot covers them.
+    ///
+    /// # Errors
+    /// [`StorageError::Contradiction`] where entries after `snapshot` are missing.
+    pub fn ensure_follows(&self, snapshot: Option<u64>) -> Result<(), StorageError> {
+        let purged = self.extent()?.purged;
+        if purged <= snapshot {
+            return Ok(());
+        }
+        let covered = snapshot.map_or_else(|| "there is no snapshot".into(), |at| format!("the snapshot ends at {at}"));
+        let begins = purged.map_or(0, |at| at + 1);
+        Err(self.contradiction(format!("its first entry is {begins}, but {covered}: the newer snapshot is missing")))
+    }
+
+    /// How large the log is now.
+    ///
+    /// # Errors
+    /// After a panic inside the log.
+    pub fn extent(&self) -> Result<LogExtent, StorageError> {
+        let log = self.look()?;
+        let stat = log.stat();
+        let files = stat.closed_chunks.iter().chain([&stat.open_chunk]);
+        let files = files.map(|file| FileExtent { last: file.log_state.last().map(|id| id.index), bytes: file.size });
+        Ok(LogExtent {
+            purged: log.log_state().purged().map(|id| id.index),
+            last: log.log_state().last().map(|id| id.index),
+            files: files.collect(),
+        })
+    }
+
+    fn lock(&self) -> io::Result<MutexGuard<'_, RaftLog<Records>>> {
+        self.log.lock().map_err(|_| io::Error::other("the log panicked before; restart the node"))
+    }
+
+    fn look(&self) -> Result<MutexGuard<'_, RaftLog<Records>>, StorageError> {
+        self.lock().map_err(StorageError::io("look at the log in", self.folder.as_ref()))
+    }
+
+    // raft-log checks that records follow each other, not that the files it was given are all there were.
+    fn ensure_contiguous(&self) -> Result<(), StorageError> {
+        let log = self.look()?;
+        let state = log.log_state();
+        let first = state.purged().map_or(0, |id| id.index + 1);
+        let Some(last) = state.last().map(|id| id.index).filter(|last| *last >= first) else { return Ok(()) };
+        for index in [first, last] {
+            if log.read(index, index + 1).next().is_none() {
+                return Err(self.contradiction(format!("entry {index} is missing: a file of the log is gone")));
+            }
+        }
+        Ok(())
+    }
+
+    fn contradiction(&self, what: String) -> StorageError {
+        StorageError::Contradiction { path: self.folder.to_path_buf(), what }
+    }
+
+    /// Entries from `from` up to but not including `to`, until `limit` bytes are reached; the entry that reaches it is in.
+    fn read(&self, from: u64, to: u64, limit: usize) -> io::Result<Vec<Entry>> {
+        let mut entries: Vec<Entry> = vec![];
+        let mut read = 0;
+        while read < limit {
+            let next = from + entries.len() as u64;
+            let records = self.read_locked(next, to, LOCKED_READ.min(limit - read))?;
+            if records.is_empty() {
+                break;
+            }
+            for (id, payload) in records {
+                // Between two locks the log may have been cut or purged: what follows then is another story.
+                if id.index != from + entries.len() as u64 {
+                    return Ok(entries);
+                }
+                read += payload.len();
+                entries.push(entry(id, &payload)?);
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Whether the log has entries at or after `index`.
+    fn holds_beyond(&self, index: u64) -> io::Result<bool> {
+        Ok(self.lock()?.log_state().last().is_some_and(|last| last.index >= index))
+    }
+
+    fn read_locked(&self, from: u64, to: u64, limit: usize) -> io::Result<Vec<(StoredLogId, Bytes)>> {
+        let mut records = vec![];
+        if from >= to {
+            return Ok(records);
+        }
+        let log = self.lock()?;
+        let mut read = 0;
+        for record in log.read(from, to) {
+            let (id, RecordedPayload(payload)) = record?;
+            read += payload.len();
+            records.push((id, payload));
+            if read >= limit {
+                break;
+            }
+        }
+        Ok(records)
+    }
+}
+
+fn configuration(folder: &Path, options: &LogOptions) -> Result<raft_log::Config, StorageError> {
+    let Some(text) = folder.to_str() else {
+        let source = io::Error::new(io::ErrorKind::InvalidInput, "the path is not UTF-8");
+        return Err(StorageError::Io { doing: "use", path: folder.to_owned(), source });
+    };
+    let mut config = raft_log::Config::new(text);
+    config.log_cache_capacity = Some(options.cache_bytes);
+    // Bounded by bytes alone: a million empty entries are 128 MB at most.
+    config.log_cache_max_items = Some(1 << 20);
+    config.wal.chunk_max_size = Some(options.file_bytes);
+    config.wal.flush_batch_wait = Some(options.flush_window);
+    config.wal.flush_queue_max_bytes = Some(options.flush_queue_bytes);
+    // Files are read once, front to back; the default of 64 MiB gains nothing.
+    config.wal.read_buffer_size = Some(1 << 20);
+    config.wal.truncate_incomplete_record = Some(true);
+    Ok(config)
+}
+
+fn entry(id: StoredLogId, payload: &[u8]) -> io::Result<Entry> {
+    let payload = decode_payload(payload).map_err(|e| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("log entry {} cannot be understood: {e}", id.index))
+    })?;
+    Ok(Entry { log_id: id.into(), payload })
+}
+
+fn half_open(range: &impl RangeBounds<u64>) -> (u64, u64) {
+    let from = match range.start_bound() {
+        Bound::Included(index) => *index,
+        Bound::Excluded(index) => index.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let to = match range.end_bound() {
+        Bound::Included(index) => index.saturating_add(1),
+        Bound::Excluded(index) => *index,
+        Bound::Unbounded => u64::MAX,
+    };
+    (from, to)
+}
+
+impl<R: AsyncRuntime> RaftLogReader<Types<R>> for LogStore {
+    // Reads as the entries are applied: the whole range may be all of the log.
+    async fn entries_stream<RB>(&mut self, range: RB) -> impl Stream<Item = io::Result<Entry>> + OptionalSend
+    where
+        RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        let (from, to) = half_open(&range);
+        let start = (self.clone(), from, VecDeque::new());
+        futures_util::stream::try_unfold(start, move |(store, next, mut ready)| async move {
+            if ready.is_empty() && next < to {
+                ready.extend(store.read(next, to, READ_LIMIT)?);
+            }
+            match ready.pop_front() {
+                Some(entry) => Ok(Some((entry, (store, next + 1, ready)))),
+                None if next < to && store.holds_beyond(next)? => {
+                    Err(io::Error::new(io::ErrorKind::InvalidData, format!("log entry {next} is missing")))
+                }
+                None => Ok(None),
+            }
+        })
+    }
+
+    async fn try_get_log_entries<RB>(&mut self, range: RB) -> io::Result<Vec<Entry>>
+    where
+        RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        let (from, to) = half_open(&range);
+        let records = self.read_locked(from, to, usize::MAX)?;
+        records.into_iter().map(|(id, payload)| entry(id, &payload)).collect()
+    }
+
+    async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
+        Ok(self.lock()?.log_state().vote().map(|vote| Vote::from(*vote)))
+    }
+
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<Entry>> {
+        self.read(start, end, READ_LIMIT)
+    }
+}
+
+impl<R: AsyncRuntime> RaftLogStorage<Types<R>> for LogStore {
+    type LogReader = Self;
+
+    async fn get_log_state(&mut self) -> io::Result<LogState<Types<R>>> {
+        let log = self.lock()?;
+        let state = log.log_state();
+        Ok(LogState {
+            last_purged_log_id: state.purged().map(|id| LogId::from(*id)),
+            last_log_id: state.last().map(|id| LogId::from(*id)),
+        })
+    }
+
+    async fn get_log_reader(&mut self) -> Self {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
+        let (flushed, done) = tokio::sync::oneshot::channel();
+        {
+            let mut log = self.lock()?;
+            log.save_vote(StoredVote::from(vote))?;
+            let answer = Flushed(Box::new(|result| drop(flushed.send(result))));
+            log.flush(true, Some(answer))?;
+        }
+        done.await.map_err(|_| io::Error::other("the log's flush thread ended before the vote was on disk"))?
+    }
+
+    // Not synced: it only spares a restarted node the wait for a leader, and the next append syncs it along.
+    async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
+        let Some(committed) = committed.as_ref().map(StoredLogId::from) else { return Ok(()) };
+        let mut log = self.lock()?;
+        // After a snapshot was installed, what is committed may lie beyond the log until that is purged.
+        if Some(&committed) <= log.log_state().last() && Some(&committed) > log.log_state().committed() {
+            log.commit(committed)?;
+        }
+        Ok(())
+    }
+
+    async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
+        Ok(self.lock()?.log_state().committed().map(|id| LogId::from(*id)))
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<Types<R>>) -> io::Result<()>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        // Encoded before the lock is taken, so that readers never wait for it.
+        let records = entries.into_iter().map(|entry| record(&entry)).collect::<io::Result<Vec<_>>>()?;
+        let mut log = self.lock()?;
+        log.append(records)?;
+        log.flush(true, Some(Flushed(Box::new(|result| callback.io_completed(result)))))
+    }
+
+    async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
+        let first_gone = last.map_or(0, |id| id.index + 1);
+        if !self.holds_beyond(first_gone)? {
+            return Ok(());
+        }
+        let mut log = self.lock()?;
+        log.truncate(first_gone)?;
+        log.flush(true, None)
+    }
+
+    async fn purge(&mut self, through: LogId) -> io::Result<()> {
+        let mut log = self.lock()?;
+        log.purge(StoredLogId::from(&through))?;
+        log.flush(true, None)
+    }
+}
+
+fn record(entry: &Entry) -> io::Result<(StoredLogId, RecordedPayload)> {
+    let payload = encode_payload(&entry.payload)
+        .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, format!("log entry {}: {e}", entry.log_id.index)))?;
+    Ok((StoredLogId::from(&entry.log_id), RecordedPayload(payload.into())))
+}
+
+#[cfg(test)]
+mod tests;
