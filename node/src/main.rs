@@ -6,9 +6,12 @@ use pando_node::guard::ObituaryContext;
 use pando_protocol::session::ObituaryReply;
 
 fn main() {
-    // The guard forks, so it begins before any thread, runtime or logger exists.
-    if std::env::args_os().nth(1).is_some_and(|word| word == "guard") {
-        pando_node::guard::main(&mut report_death);
+    // Guard and launcher fork, so they begin before any thread, runtime or logger exists.
+    let mut arguments = std::env::args_os().skip(1);
+    match arguments.next().as_deref().and_then(|word| word.to_str()) {
+        Some("guard") => pando_node::guard::main(&mut report_death),
+        Some("launch") => pando_node::launcher::main(arguments),
+        _ => {}
     }
 }
 
