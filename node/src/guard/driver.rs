@@ -21,8 +21,10 @@ use super::words::{Configuration, FromGuard, Order, RunId, StartOrder, ToGuard, 
 
 /// Words of the node heard in one round, so that a flood of them cannot hold up a fence.
 const WORDS_A_ROUND: usize = 32;
-/// The pause between two looks at orphans that are being killed.
-const ORPHAN_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000 };
+/// The pauses between two looks at orphans that are being killed: the second is for what the kernel takes long to end.
+const FIRST_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000 };
+const LATER_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+const SHORT_ROUNDS: u32 = 100;
 /// Asked for, so that a busy machine does not hold up a fence; only privileged processes get it.
 const NICENESS: i32 = -10;
 /// Asked for, so that the kernel takes children before their guard; only privileged processes get it.
@@ -42,7 +44,8 @@ pub struct Driver {
     outputs: BTreeMap<RunId, Vec<OwnedFd>>,
     /// Words for the node. It holds a few for each run, so the runs bound it.
     outgoing: VecDeque<Parcel>,
-    orphans: bool,
+    /// How often orphans were looked at since they fell to the guard; `None` where there are none.
+    orphans: Option<u32>,
     finished: Option<Option<SessionId>>,
     buffer: Vec<u8>,
     open_files: Option<Rlimit>,
@@ -83,7 +86,7 @@ impl Driver {
             reapers: BTreeMap::new(),
             outputs: BTreeMap::new(),
             outgoing: VecDeque::new(),
-            orphans: false,
+            orphans: None,
             finished: None,
             buffer: vec![0; WORD_LIMIT],
             open_files: raise_open_files(),
@@ -104,7 +107,8 @@ impl Driver {
             self.look_after_orphans();
             self.step(Event::Tick);
             self.send();
-            if let Some(death) = self.finished {
+            // A reaper that has said its last word holds the lock until it is gone.
+            if let (Some(death), true) = (self.finished, self.reapers.is_empty()) {
                 return self.end(death, report);
             }
         }
@@ -120,7 +124,10 @@ impl Driver {
         let sockets = self.reapers.values().filter_map(|reaper| reaper.socket.as_ref());
         watched.extend(sockets.map(|socket| PollFd::new(socket, PollFlags::IN)));
         // An interruption is a reason to look, like any other.
-        let _ = poll(&mut watched, self.orphans.then_some(&ORPHAN_PAUSE));
+        let _ = poll(
+            &mut watched,
+            self.orphans.map(|rounds| if rounds < SHORT_ROUNDS { &FIRST_PAUSE } else { &LATER_PAUSE }),
+        );
     }
 
     fn set_timer(&self) {
@@ -196,14 +203,13 @@ impl Driver {
     }
 
     fn look_after_orphans(&mut self) {
-        if !self.orphans {
-            return;
-        }
+        let Some(rounds) = &mut self.orphans else { return };
+        *rounds = rounds.saturating_add(1);
         let spared: BTreeSet<i32> =
             self.reapers.values().filter(|reaper| !reaper.reaped).map(|r| r.pid.as_raw_nonzero().get()).collect();
         // Killed ones are children still until they are reaped, so nothing is missed between two looks.
         if tree::kill_children(&spared) == 0 {
-            self.orphans = false;
+            self.orphans = None;
             self.step(Event::OrphansGone);
         }
     }
@@ -223,7 +229,7 @@ impl Driver {
             Action::Tell(word) => self.tell(word),
             Action::Order(run, order) => self.order(run, &order),
             Action::KillReaper(run) => self.kill_reaper(run),
-            Action::EndOrphans => self.orphans = true,
+            Action::EndOrphans => self.orphans = Some(0),
             Action::End(death) => self.finished = Some(death),
         }
     }

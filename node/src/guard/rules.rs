@@ -301,3 +301,152 @@ impl Rules {
         self.actions.push(Action::Tell(word));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pando_protocol::ids::Incarnation;
+    use pando_protocol::spec::Signal;
+
+    use super::*;
+
+    const SESSION: SessionId = SessionId(3);
+
+    fn at(milliseconds: u64) -> BootTime {
+        BootTime::after_boot(Duration::from_millis(milliseconds))
+    }
+
+    fn run(number: u64) -> RunId {
+        RunId { incarnation: Incarnation(number), probe: 0 }
+    }
+
+    fn order(number: u64, session: SessionId) -> StartOrder {
+        StartOrder {
+            run: run(number),
+            session,
+            command: vec!["true".into()],
+            environment: Vec::new(),
+            folder: b"/".to_vec(),
+            make_folder: false,
+        }
+    }
+
+    fn start(number: u64, session: SessionId) -> Event {
+        Event::Node(ToGuard::Start(order(number, session)))
+    }
+
+    fn renew(session: SessionId, kill_at: u64) -> Event {
+        Event::Node(ToGuard::Renew { session, kill_at: at(kill_at) })
+    }
+
+    fn ended(number: u64, how: EndedHow, killed: bool) -> FromGuard {
+        FromGuard::Ended { run: run(number), ending: Ending { how, ran: Duration::ZERO, killed } }
+    }
+
+    fn last_word(number: u64) -> Event {
+        let ending = Ending { how: EndedHow::Code(0), ran: Duration::ZERO, killed: false };
+        Event::Reaper(run(number), Word::Ended(ending))
+    }
+
+    /// Run 1 works under [`SESSION`], whose kill time is 1000.
+    fn guarded() -> Rules {
+        let mut rules = Rules::default();
+        rules.step(at(0), renew(SESSION, 1000));
+        assert_eq!(rules.step(at(0), start(1, SESSION)), [Action::Fork(order(1, SESSION))]);
+        rules
+    }
+
+    fn refused(number: u64) -> [Action; 2] {
+        [Action::Refuse(run(number)), Action::Tell(FromGuard::NotStarted { run: run(number) })]
+    }
+
+    #[test]
+    fn nothing_starts_without_a_session_or_for_one_that_is_not_the_newest() {
+        let mut rules = Rules::default();
+        assert_eq!(rules.step(at(0), start(1, SESSION)), refused(1));
+        rules.step(at(0), renew(SESSION, 1000));
+        rules.step(at(0), renew(SessionId(4), 1000));
+        assert_eq!(rules.step(at(0), start(2, SESSION)), refused(2));
+        assert_eq!(rules.step(at(0), start(3, SessionId(4))), [Action::Fork(order(3, SessionId(4)))]);
+        assert_eq!(rules.step(at(0), start(3, SessionId(4))), refused(3), "a run starts once");
+    }
+
+    #[test]
+    fn a_renewal_that_comes_at_the_kill_time_is_too_late() {
+        let mut rules = guarded();
+        let actions = rules.step(at(1000), renew(SESSION, 9000));
+        assert_eq!(actions, [Action::Tell(FromGuard::Fenced { session: SESSION }), Action::Order(run(1), Order::Kill)]);
+        assert_eq!(rules.step(at(1000), start(2, SESSION)), refused(2));
+        let told = rules.step(at(1001), last_word(1));
+        assert_eq!(
+            told,
+            [Action::Tell(ended(1, EndedHow::Code(0), false)), Action::Tell(FromGuard::Gone { session: SESSION })]
+        );
+        assert_eq!(rules.step(at(1002), renew(SESSION, 9000)), [], "what is over stays over");
+        assert_eq!(rules.step(at(1002), start(2, SESSION)), refused(2));
+    }
+
+    #[test]
+    fn a_renewal_that_was_overtaken_takes_nothing_back() {
+        let mut rules = guarded();
+        let kept = FromGuard::Renewed { session: SESSION, kill_at: at(1000) };
+        assert_eq!(rules.step(at(1), renew(SESSION, 500)), [Action::Tell(kept)]);
+        assert_eq!(rules.next_deadline(), Some(at(1000)));
+        assert_eq!(rules.step(at(999), Event::Tick), []);
+    }
+
+    #[test]
+    fn a_reaper_that_does_not_obey_is_killed_and_its_run_counts_as_killed() {
+        let mut rules = guarded();
+        let kill = Event::Node(ToGuard::Kill { run: run(1) });
+        assert_eq!(rules.step(at(10), kill), [Action::Order(run(1), Order::Kill)]);
+        let patience = at(10).plus(REAPER_PATIENCE);
+        assert_eq!(rules.next_deadline(), Some(patience));
+        assert_eq!(rules.step(patience, Event::Tick), [Action::KillReaper(run(1))]);
+        assert_eq!(rules.step(patience, Event::ReaperGone(run(1))), [Action::EndOrphans]);
+        let told = rules.step(patience, Event::OrphansGone);
+        assert_eq!(told, [Action::Tell(ended(1, EndedHow::Signal(Signal::KILL), true))]);
+    }
+
+    #[test]
+    fn a_reaper_that_is_gone_without_a_last_word_is_lost_once_its_orphans_are_gone() {
+        let mut rules = guarded();
+        assert_eq!(rules.step(at(10), Event::ReaperGone(run(1))), [Action::EndOrphans]);
+        let told = rules.step(at(11), Event::OrphansGone);
+        assert_eq!(told, [Action::Tell(ended(1, EndedHow::ReaperLost, false))]);
+        let mut rules = guarded();
+        rules.step(at(10), last_word(1));
+        assert_eq!(rules.step(at(10), Event::ReaperGone(run(1))), [], "after its last word it may go");
+    }
+
+    #[test]
+    fn the_death_of_the_node_is_reported_when_the_last_run_is_gone() {
+        let mut rules = guarded();
+        assert_eq!(rules.step(at(10), Event::NodeGone), [Action::Order(run(1), Order::Kill)]);
+        let actions = rules.step(at(11), last_word(1));
+        assert_eq!(actions.last(), Some(&Action::End(Some(SESSION))));
+        assert_eq!(rules.step(at(12), Event::Tick), [], "once");
+    }
+
+    #[test]
+    fn a_node_that_left_or_ended_its_session_gets_no_obituary() {
+        let mut rules = guarded();
+        rules.step(at(10), Event::Node(ToGuard::Leave));
+        assert_eq!(rules.step(at(10), start(2, SESSION)), refused(2));
+        rules.step(at(11), Event::NodeGone);
+        assert_eq!(rules.step(at(12), last_word(1)).last(), Some(&Action::End(None)));
+
+        let mut rules = guarded();
+        let over = Event::Node(ToGuard::EndSession { session: SESSION });
+        assert_eq!(rules.step(at(10), over), [Action::Order(run(1), Order::Kill)]);
+        rules.step(at(11), last_word(1));
+        assert_eq!(rules.step(at(12), Event::NodeGone), [Action::End(None)]);
+    }
+
+    #[test]
+    fn a_fenced_session_is_still_named_since_the_cluster_may_wait_for_its_lease() {
+        let mut rules = guarded();
+        rules.step(at(1000), Event::Tick);
+        rules.step(at(1001), last_word(1));
+        assert_eq!(rules.step(at(1002), Event::NodeGone), [Action::End(Some(SESSION))]);
+    }
+}
