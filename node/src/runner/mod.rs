@@ -9,6 +9,7 @@ pub mod logs;
 mod loss;
 mod memory;
 mod ready;
+mod run;
 mod run_table;
 mod runs;
 mod start;

@@ -140,3 +140,51 @@ fn receive(socket: &UnixDatagram) -> io::Result<Notification> {
     let says_ready = bytes[..received.bytes].split(|byte| *byte == b'\n').any(|line| line == b"READY=1");
     Ok(Notification { says_ready, sender })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command as StdCommand, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_notification_counts_only_from_the_tree_it_is_about() {
+        let mut child = StdCommand::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let (own, below) = (std::process::id(), child.id());
+        let from = |pid: u32| Notification { says_ready: true, sender: Pid::from_raw(i32::try_from(pid).unwrap()) };
+        let tree = |pid: u32| [i32::try_from(pid).unwrap(); 2];
+        assert!(from(below).comes_from(tree(own)));
+        assert!(from(below).comes_from(tree(below)));
+        assert!(!from(own).comes_from(tree(below)), "its parent is not in its tree");
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(from(below).comes_from(tree(own)), "gone, but it knew the name");
+    }
+
+    struct Answers(std::cell::RefCell<Vec<Option<bool>>>, std::cell::RefCell<Vec<oneshot::Sender<bool>>>);
+
+    impl Prober for Answers {
+        fn start(&self, _: &Command) -> oneshot::Receiver<bool> {
+            let (reply, answer) = oneshot::channel();
+            match self.0.borrow_mut().remove(0) {
+                Some(succeeded) => reply.send(succeeded).unwrap(),
+                None => self.1.borrow_mut().push(reply),
+            }
+            answer
+        }
+
+        fn kill(&self) {
+            self.1.borrow_mut().pop().unwrap().send(false).unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn probes_follow_one_another_and_one_that_hangs_is_killed() {
+        let prober = Answers(vec![Some(false), None, Some(true)].into(), Vec::new().into());
+        let began = tokio::time::Instant::now();
+        let interval = Duration::from_millis(10);
+        probe_until_ready(&prober, &Command { program: "true".into(), args: Vec::new() }, interval).await;
+        assert!(prober.0.borrow().is_empty() && prober.1.borrow().is_empty());
+        assert!(began.elapsed() >= LEAST_PROBE_LIMIT + interval * 2);
+    }
+}

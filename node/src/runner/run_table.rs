@@ -11,15 +11,14 @@ use pando_protocol::cause::{Exit, ExitHow, OutOfMemory};
 use pando_protocol::ids::{Incarnation, Path, SessionId};
 use pando_protocol::spec::{Command, ProcessSpec, Ready, Shutdown, Signal};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
-use tokio::time::timeout;
 
 use super::capture::{Pipes, capture};
 use super::children::{ChildEvent, Options, SignalError, Start};
 use super::environment::{BaseEnvironment, RunIdentity};
 use super::log_writer::LogWriter;
 use super::memory::OutOfMemoryKills;
-use super::ready::{NotifySocket, Prober, probe_until_ready};
+use super::ready::NotifySocket;
+use super::run::{Probe, Process, Run};
 use super::runs::{Outbox, Report};
 use super::start::Beginning;
 use crate::guard::words::{EndedHow, Ending, FromGuard, RunId, ToGuard};
@@ -41,50 +40,11 @@ pub struct RunTable {
     pub events: VecDeque<ChildEvent>,
 }
 
-struct Run {
-    path: Path,
-    spec: Arc<ProcessSpec>,
-    beginning: Beginning,
-    notify: Option<NotifySocket>,
-    process: Option<Process>,
-    ready_at: Option<Instant>,
-    unready: Option<Duration>,
-    readiness: Option<Readiness>,
-    probes: u32,
-    probe: Option<Probe>,
-    stopping: bool,
-    /// Dropped to say that the tree is gone.
-    output: Option<oneshot::Sender<()>>,
-    stderr: Option<String>,
-    end: Option<(Ending, Instant)>,
-}
-
-#[derive(Clone, Copy)]
-struct Process {
-    pid: u32,
-    reaper: u32,
-    started: Instant,
-}
-
-struct Probe {
-    number: u32,
-    reply: oneshot::Sender<bool>,
-}
-
 /// What a path needs to remember of runs that are gone.
 #[derive(Default)]
 struct PathMemory {
     newest: Incarnation,
     stderr: u64,
-}
-
-/// A task that ends with the run.
-struct Readiness(JoinHandle<()>);
-
-impl Drop for Readiness {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 impl RunTable {
@@ -393,113 +353,5 @@ impl RunTable {
         let hash = hasher.finish();
         let memory = self.memory_of_paths.entry(path.clone()).or_default();
         if std::mem::replace(&mut memory.stderr, hash) == hash { String::new() } else { stderr }
-    }
-}
-
-impl Run {
-    fn new(
-        path: Path,
-        spec: Arc<ProcessSpec>,
-        beginning: Beginning,
-        notify: Option<NotifySocket>,
-        output: oneshot::Sender<()>,
-    ) -> Self {
-        Self {
-            path,
-            spec,
-            beginning,
-            notify,
-            process: None,
-            ready_at: None,
-            unready: None,
-            readiness: None,
-            probes: 0,
-            probe: None,
-            stopping: false,
-            output: Some(output),
-            stderr: None,
-            end: None,
-        }
-    }
-
-    fn watch_readiness(
-        &mut self,
-        incarnation: Incarnation,
-        report: mpsc::UnboundedSender<Report>,
-    ) -> Option<Readiness> {
-        let Process { pid, reaper, .. } = self.process?;
-        let task = match (&self.spec.ready, self.notify.take()) {
-            (Ready::Exec { command, within, interval }, _) => {
-                let (command, within, interval) = (command.clone(), *within, *interval);
-                tokio::spawn(async move {
-                    let prober = Probes { incarnation, report: report.clone() };
-                    let ready = timeout(within, probe_until_ready(&prober, &command, interval)).await;
-                    report_readiness(&report, incarnation, within, ready.is_ok());
-                })
-            }
-            (Ready::Notify { within }, Some(socket)) => {
-                let within = *within;
-                tokio::spawn(async move {
-                    let ready = timeout(within, socket.wait_until_ready(pid, reaper)).await;
-                    report_readiness(&report, incarnation, within, ready.is_ok());
-                })
-            }
-            (Ready::Notify { .. } | Ready::Started, _) => return None,
-        };
-        Some(Readiness(task))
-    }
-
-    fn ran(&self, ending: &Ending, at: Instant) -> Duration {
-        match (&ending.how, ending.ran, self.process) {
-            // The guard does not know it of a lost reaper.
-            (EndedHow::ReaperLost | EndedHow::Signal(_), Duration::ZERO, Some(process)) => {
-                at.saturating_duration_since(process.started)
-            }
-            (_, ran, _) => ran,
-        }
-    }
-
-    fn healthy(&self, ending: &Ending, at: Instant) -> Option<Duration> {
-        let ready_at = self.ready_at?;
-        Some(at.saturating_duration_since(ready_at).min(self.ran(ending, at)))
-    }
-
-    fn how(&self, ending: Ending) -> ExitHow {
-        match (ending.how, self.unready) {
-            (EndedHow::StartFailed(why), _) => ExitHow::StartFailed(why),
-            (_, Some(within)) => ExitHow::Unready(within),
-            (EndedHow::Code(code), None) => ExitHow::Code(code),
-            (EndedHow::Signal(signal), None) => ExitHow::Signal(signal),
-            (EndedHow::ReaperLost, None) => ExitHow::ReaperLost,
-        }
-    }
-}
-
-fn report_readiness(
-    report: &mpsc::UnboundedSender<Report>,
-    incarnation: Incarnation,
-    within: Duration,
-    is_ready: bool,
-) {
-    let word = if is_ready { Report::Ready(incarnation) } else { Report::Unready(incarnation, within) };
-    // Nobody hears it where the node leaves.
-    let _ = report.send(word);
-}
-
-struct Probes {
-    incarnation: Incarnation,
-    report: mpsc::UnboundedSender<Report>,
-}
-
-impl Prober for Probes {
-    fn start(&self, command: &Command) -> oneshot::Receiver<bool> {
-        let (reply, answer) = oneshot::channel();
-        // Refused where the node leaves; the answer says so by being dropped.
-        let _ = self.report.send(Report::Probe { incarnation: self.incarnation, command: command.clone(), reply });
-        answer
-    }
-
-    fn kill(&self) {
-        let _ = self.report.send(Report::KillProbe(self.incarnation));
     }
 }
