@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command as StdCommand;
 use std::sync::Arc;
@@ -39,12 +40,19 @@ async fn a_failed_start_says_why() {
     missing.command = Command { program: "no-such-program".into(), args: Vec::new() };
     let mut folder = sh("");
     folder.cwd = Some("/no/such/folder".into());
+    let mut forbidden = sh("");
+    forbidden.command = Command { program: "/etc/passwd".into(), args: Vec::new() };
     let mut script = sh("");
-    script.command = Command { program: "/etc/passwd".into(), args: Vec::new() };
+    script.command = Command { program: "./script".into(), args: Vec::new() };
+    let own = node.data.path().join("work/shop/web");
+    fs::create_dir_all(&own).unwrap();
+    fs::write(own.join("script"), "#!/no/such/interpreter\n").unwrap();
+    fs::set_permissions(own.join("script"), fs::Permissions::from_mode(0o755)).unwrap();
     for (number, spec, expected) in [
         (1, missing, "no program \"no-such-program\" in PATH (".to_owned()),
         (2, folder, "cannot enter the working folder /no/such/folder: No such file".to_owned()),
-        (3, script, "cannot run /etc/passwd: Permission denied".to_owned()),
+        (3, forbidden, "cannot run /etc/passwd: Permission denied".to_owned()),
+        (4, script, "cannot run ./script: the interpreter".to_owned()),
     ] {
         let exit = node.run_to_end(number, &spec).await;
         let ExitHow::StartFailed(why) = &exit.how else { panic!("{exit:?}") };

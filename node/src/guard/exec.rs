@@ -52,6 +52,7 @@ enum Step {
     Isolation = 1,
     Folder = 2,
     Exec = 3,
+    Interpreter = 4,
 }
 
 impl Program {
@@ -99,6 +100,9 @@ impl Program {
         for candidate in &self.candidates {
             let error = sys::exec(candidate, &self.arguments, &self.environment);
             match error.raw_os_error() {
+                Some(libc::ENOENT) if Path::new(OsStr::from_bytes(candidate.as_bytes())).exists() => {
+                    return (Step::Interpreter, error);
+                }
                 Some(libc::ENOENT | libc::ENOTDIR) => {}
                 // A later folder of PATH may have one that may be run, as in a shell.
                 Some(libc::EACCES) => worst = error,
@@ -125,10 +129,12 @@ impl Program {
             format!("cannot enter the working folder {}: {error}", self.folder.to_string_lossy())
         } else if *step == Step::Isolation as u8 {
             format!("cannot prepare the process of {name}: {error}")
+        } else if *step == Step::Interpreter as u8 {
+            format!("cannot run {name}: the interpreter that its first line or its format names does not exist")
         } else {
             match (errno, &self.search_path) {
                 (libc::ENOENT, Some(path)) => format!("no program {name:?} in PATH ({path})"),
-                (libc::ENOENT, None) => format!("no such program, or no interpreter for it: {name}"),
+                (libc::ENOENT, None) => format!("no such program: {name}"),
                 (libc::ENOEXEC, _) => {
                     format!("cannot run {name}: not a program; a script begins with #! and its interpreter")
                 }

@@ -70,14 +70,14 @@ pub async fn capture(
             _ = &mut ended, if deadline.is_none() => deadline = Some(Instant::now() + DRAIN_LIMIT),
             () = sleep_until(limit), if deadline.is_some() => break,
             length = stderr.read(&mut from_stderr), if stderr_open => {
-                stderr_open = output.take(true, length.map(|length| &from_stderr[..length]));
+                stderr_open = output.take(true, length.map(|length| &from_stderr[..length])).await;
             }
             length = stdout.read(&mut from_stdout), if stdout_open => {
-                stdout_open = output.take(false, length.map(|length| &from_stdout[..length]));
+                stdout_open = output.take(false, length.map(|length| &from_stdout[..length])).await;
             }
         }
     }
-    output.finish();
+    output.finish().await;
     if deadline.is_none() {
         // The pipes may end long before the run does.
         let _ = ended.await;
@@ -103,7 +103,7 @@ impl Output {
     }
 
     /// Takes what was read, and says whether more may come.
-    fn take(&mut self, is_stderr: bool, read: io::Result<&[u8]>) -> bool {
+    async fn take(&mut self, is_stderr: bool, read: io::Result<&[u8]>) -> bool {
         let bytes = match read {
             Ok([]) => return false,
             Ok(bytes) => bytes,
@@ -112,17 +112,17 @@ impl Output {
         };
         let cutter = if is_stderr { &mut self.stderr } else { &mut self.stdout };
         let lines = cutter.push(bytes);
-        self.write(is_stderr, lines);
+        self.write(is_stderr, lines).await;
         true
     }
 
-    fn finish(&mut self) {
+    async fn finish(&mut self) {
         let (last_error, last) = (self.stderr.finish(), self.stdout.finish());
-        self.write(true, last_error.into_iter().collect());
-        self.write(false, last.into_iter().collect());
+        self.write(true, last_error.into_iter().collect()).await;
+        self.write(false, last.into_iter().collect()).await;
     }
 
-    fn write(&mut self, is_stderr: bool, lines: Vec<Vec<u8>>) {
+    async fn write(&mut self, is_stderr: bool, lines: Vec<Vec<u8>>) {
         if lines.is_empty() {
             return;
         }
@@ -131,7 +131,7 @@ impl Output {
         }
         let lines = lines.into_iter().map(|bytes| Line::now(is_stderr, bytes)).collect();
         let batch = Batch { path: self.path.clone(), incarnation: self.incarnation, lost: self.lost, lines };
-        self.lost = self.writer.write(batch).err().unwrap_or(0);
+        self.lost = self.writer.write(batch).await.err().unwrap_or(0);
     }
 }
 

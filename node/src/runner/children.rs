@@ -34,7 +34,7 @@ pub struct Options {
     pub data: PathBuf,
     /// The mark of the data folder, see [`crate::guard::mark`].
     pub mark: String,
-    /// The held lock of the data folder. It is kept until the process ends.
+    /// The held lock of the data folder. It is kept until [`Children::shutdown`] returns, else until the process ends.
     pub lock: GuardLock,
     /// The program that is the guard when called with the one argument `guard`: this very program, by default.
     pub program: PathBuf,

@@ -2,23 +2,27 @@
 //!
 //! ```text
 //!   capture ── lines ──► bounded queue ──► thread ──► <data>/logs/…/output.log
-//!                          └ full: dropped, counted, and said in the log later
+//!                          └ full for 100 ms: dropped, counted, and said in the log later
 //! ```
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pando_protocol::ids::{Incarnation, Path};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use super::logs::{LOG_FILE, LOG_FILES, log_folder};
 
-/// Batches that wait for the disk. Each comes from one read of a pipe, so that all of them are a few MiB at most.
-const WAITING_BATCHES: usize = 512;
+/// Batches that wait for the disk. Each comes from one read of a pipe: some 50 MiB where a disk hangs under children that
+/// write nothing but empty lines, far less otherwise.
+const WAITING_BATCHES: usize = 128;
+/// How long a burst of output waits for room before lines are dropped. A child notices no more than a full pipe.
+const PATIENCE: Duration = Duration::from_millis(100);
 /// Files kept open; the one not used for longest is closed for another.
 const OPEN_FILES: usize = 64;
 
@@ -43,7 +47,7 @@ impl Line {
 /// The handle of the writing thread, which ends when the last handle is dropped.
 #[derive(Debug, Clone)]
 pub struct LogWriter {
-    queue: SyncSender<Job>,
+    queue: Sender<Job>,
 }
 
 #[derive(Debug)]
@@ -72,29 +76,34 @@ impl LogWriter {
     /// # Errors
     /// Where no thread can be started.
     pub fn start(data: PathBuf, file_bytes: u64) -> io::Result<Self> {
-        let (queue, jobs) = sync_channel(WAITING_BATCHES);
+        let (queue, jobs) = channel(WAITING_BATCHES);
         let files = Files { data, file_bytes, open: BTreeMap::new(), lost: BTreeMap::new(), uses: 0 };
-        std::thread::Builder::new().name("pando-logs".into()).spawn(move || files.run(&jobs))?;
+        std::thread::Builder::new().name("pando-logs".into()).spawn(move || files.run(jobs))?;
         Ok(Self { queue })
     }
 
-    /// Hands lines over without waiting.
+    /// Hands lines over. Waits a moment for room, unless lines were lost just before: a disk that is behind for longer must
+    /// not slow the child down.
     ///
     /// # Errors
     /// The number of lines that are lost, those lost before included, where the disk is behind.
-    pub fn write(&self, batch: Batch) -> Result<(), u64> {
-        self.queue.try_send(Job::Write(batch)).map_err(|refused| match refused {
-            TrySendError::Full(Job::Write(batch)) | TrySendError::Disconnected(Job::Write(batch)) => {
-                batch.lost + batch.lines.len() as u64
+    pub async fn write(&self, batch: Batch) -> Result<(), u64> {
+        let lost = batch.lost + batch.lines.len() as u64;
+        let patience = if batch.lost > 0 { Duration::ZERO } else { PATIENCE };
+        match timeout(patience, self.queue.reserve()).await {
+            Ok(Ok(room)) => {
+                room.send(Job::Write(batch));
+                Ok(())
             }
-            TrySendError::Full(Job::Flush(_)) | TrySendError::Disconnected(Job::Flush(_)) => 0,
-        })
+            // Full, or the thread is gone.
+            Err(_) | Ok(Err(_)) => Err(lost),
+        }
     }
 
     /// Returns when what was handed over before is written, or cannot be. Bound it: a disk may hang.
     pub async fn flush(&self) {
         let (done, written) = oneshot::channel();
-        if self.queue.try_send(Job::Flush(done)).is_ok() {
+        if self.queue.send(Job::Flush(done)).await.is_ok() {
             // Dropped only with the thread.
             let _ = written.await;
         }
@@ -117,8 +126,8 @@ struct OpenFile {
 }
 
 impl Files {
-    fn run(mut self, jobs: &Receiver<Job>) {
-        while let Ok(job) = jobs.recv() {
+    fn run(mut self, mut jobs: Receiver<Job>) {
+        while let Some(job) = jobs.blocking_recv() {
             match job {
                 Job::Write(batch) => self.take(&batch),
                 // Whoever waited may have given up.
@@ -227,7 +236,7 @@ mod tests {
     }
 
     async fn write(writer: &LogWriter, batch: Batch) {
-        writer.write(batch).unwrap();
+        writer.write(batch).await.unwrap();
         writer.flush().await;
     }
 
@@ -258,7 +267,7 @@ mod tests {
         for number in 0..5 {
             let line = format!("line {number} of a rotated file");
             write(&writer, batch(&[&line])).await;
-            let next = tokio::time::timeout(Duration::from_secs(10), lines.recv()).await;
+            let next = timeout(Duration::from_secs(10), lines.recv()).await;
             assert_eq!(next.unwrap().unwrap().line, line);
         }
     }
