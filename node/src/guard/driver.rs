@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use pando_protocol::ids::SessionId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Resource, Rlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 
 use super::clock::BootTime;
@@ -54,6 +54,8 @@ pub struct Driver {
 
 struct Reaper {
     pid: Pid,
+    /// Its main process, pinned, once it runs.
+    main: Option<OwnedFd>,
     /// `None` once its end was seen.
     socket: Option<OwnedFd>,
     reaped: bool,
@@ -100,9 +102,9 @@ impl Driver {
     /// The text for people where the death could not be reported.
     pub fn run(mut self, report: &mut Report<'_>) -> Result<(), String> {
         loop {
-            self.wait();
+            let spoke = self.wait();
             self.reap();
-            self.hear_reapers();
+            self.hear_reapers(&spoke);
             self.hear_node();
             self.look_after_orphans();
             self.step(Event::Tick);
@@ -114,20 +116,22 @@ impl Driver {
         }
     }
 
-    fn wait(&self) {
+    /// Waits for a reason to go on, and says which reapers have something to say.
+    fn wait(&self) -> Vec<RunId> {
         self.set_timer();
         let mut watched = vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&self.timer, PollFlags::IN)];
         if let Some(node) = &self.node {
             let interest = if self.outgoing.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
             watched.push(PollFd::new(node, interest));
         }
-        let sockets = self.reapers.values().filter_map(|reaper| reaper.socket.as_ref());
-        watched.extend(sockets.map(|socket| PollFd::new(socket, PollFlags::IN)));
+        let first_reaper = watched.len();
+        let sockets = || self.reapers.iter().filter_map(|(run, reaper)| Some((*run, reaper.socket.as_ref()?)));
+        watched.extend(sockets().map(|(_, socket)| PollFd::new(socket, PollFlags::IN)));
+        let pause = self.orphans.map(|rounds| if rounds < SHORT_ROUNDS { &FIRST_PAUSE } else { &LATER_PAUSE });
         // An interruption is a reason to look, like any other.
-        let _ = poll(
-            &mut watched,
-            self.orphans.map(|rounds| if rounds < SHORT_ROUNDS { &FIRST_PAUSE } else { &LATER_PAUSE }),
-        );
+        let _ = poll(&mut watched, pause);
+        let spoke = sockets().zip(&watched[first_reaper..]).filter(|(_, watched)| !watched.revents().is_empty());
+        spoke.map(|((run, _), _)| run).collect()
     }
 
     fn set_timer(&self) {
@@ -148,14 +152,18 @@ impl Driver {
         });
     }
 
-    /// Hears all words of all reapers. A reaper counts as gone when its socket has ended *and* it was waited for: only then
+    /// Hears all words of these reapers. A reaper counts as gone when its socket has ended *and* it was waited for: only then
     /// are its orphans children of the guard.
-    fn hear_reapers(&mut self) {
+    fn hear_reapers(&mut self, spoke: &[RunId]) {
         let mut heard = Vec::new();
-        for (run, reaper) in &mut self.reapers {
+        for run in spoke {
+            let Some(reaper) = self.reapers.get_mut(run) else { continue };
             while let Some(socket) = &reaper.socket {
                 match socket::receive::<Word>(socket, &mut self.buffer) {
-                    Ok(Some((word, _))) => heard.push((*run, word)),
+                    Ok(Some((word, mut descriptors))) => {
+                        reaper.main = descriptors.pop().or_else(|| reaper.main.take());
+                        heard.push((*run, word));
+                    }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Ok(None) | Err(_) => reaper.socket = None,
                 }
@@ -215,8 +223,22 @@ impl Driver {
     }
 
     fn step(&mut self, event: Event) {
-        for action in self.rules.step(BootTime::now(), event) {
+        let actions = self.rules.step(BootTime::now(), event);
+        self.kill_mains(&actions);
+        for action in actions {
             self.act(action);
+        }
+    }
+
+    /// Before any reaper is told: hundreds of them take their time to be scheduled, and a fence must not.
+    fn kill_mains(&self, actions: &[Action]) {
+        for action in actions {
+            if let Action::Order(run, Order::Kill) = action
+                && let Some(main) = self.reapers.get(run).and_then(|reaper| reaper.main.as_ref())
+            {
+                // It may have ended by itself.
+                let _ = rustix::process::pidfd_send_signal(main, Signal::KILL);
+            }
         }
     }
 
@@ -249,7 +271,7 @@ impl Driver {
         // Without a lock there was no configuration, and nothing may run that nobody could prove gone.
         let lock = self.lock.as_ref().ok_or_else(|| io::Error::other("the guard has no lock"))?;
         match sys::fork()? {
-            Fork::Parent(pid) => Ok(Reaper { pid, socket: Some(ours), reaped: false }),
+            Fork::Parent(pid) => Ok(Reaper { pid, main: None, socket: Some(ours), reaped: false }),
             Fork::Child => reaper::run(&Assignment {
                 order,
                 socket: &theirs,

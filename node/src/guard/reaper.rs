@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use pando_protocol::spec::Signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::PipeFlags;
-use rustix::process::{Pid, Rlimit, WaitStatus};
+use rustix::process::{Pid, PidfdFlags, Rlimit, WaitStatus};
 
 use super::exec::{Program, Surroundings};
 use super::socket::{self, Parcel};
@@ -64,7 +64,7 @@ fn reap(assignment: &Assignment<'_>) {
         Ok(reaper) => reaper.attend(),
         Err(why) => never_ran(why),
     };
-    tell(assignment.socket, &Word::Ended(ending));
+    tell(assignment.socket, &Word::Ended(ending), Vec::new());
 }
 
 struct Reaper<'a> {
@@ -74,6 +74,8 @@ struct Reaper<'a> {
     /// The reading end of the pipe that exec closes; `None` once that is known.
     failure: Option<OwnedFd>,
     main: Pid,
+    /// Opened before anybody waited for it, so that it can be no other process. For the guard.
+    pinned: Option<OwnedFd>,
     began: Instant,
     status: Option<(WaitStatus, Duration)>,
     start_failed: Option<String>,
@@ -99,6 +101,7 @@ impl<'a> Reaper<'a> {
             signals,
             failure: Some(failure),
             main,
+            pinned: rustix::process::pidfd_open(main, PidfdFlags::empty()).ok(),
             began: Instant::now(),
             status: None,
             start_failed: None,
@@ -161,7 +164,9 @@ impl<'a> Reaper<'a> {
         match rustix::io::read(failure, &mut report) {
             Err(_) => return,
             Ok(0) => {
-                tell(self.socket, &Word::Started { pid: self.main.as_raw_nonzero().get().unsigned_abs() });
+                let pid = self.main.as_raw_nonzero().get().unsigned_abs();
+                let pinned = self.pinned.take().into_iter().collect();
+                tell(self.socket, &Word::Started { pid }, pinned);
                 if let Some(signal) = self.stop_at_start.take() {
                     self.signal_group(signal);
                 }
@@ -239,8 +244,8 @@ fn never_ran(why: String) -> Ending {
 }
 
 /// Two small words in a socket of 208 KiB always fit; where the guard is gone, nobody wants them.
-fn tell(socket: &OwnedFd, word: &Word) {
-    if let Ok(parcel) = Parcel::new(word) {
+fn tell(socket: &OwnedFd, word: &Word, descriptors: Vec<OwnedFd>) {
+    if let Ok(parcel) = Parcel::with(word, descriptors) {
         let _ = socket::send(socket, &parcel);
     }
 }

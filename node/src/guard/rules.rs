@@ -8,6 +8,7 @@ use std::mem;
 use std::time::Duration;
 
 use pando_protocol::ids::SessionId;
+use pando_protocol::spec::Signal;
 
 use super::clock::BootTime;
 use super::words::{EndedHow, Ending, FromGuard, Order, RunId, StartOrder, ToGuard, Word};
@@ -245,8 +246,10 @@ impl Rules {
         }
     }
 
-    fn ended(&mut self, run: RunId, ending: Ending) {
-        if self.runs.remove(&run).is_some() {
+    fn ended(&mut self, run: RunId, mut ending: Ending) {
+        if let Some(known) = self.runs.remove(&run) {
+            // The guard's own SIGKILL may come before the order to the reaper.
+            ending.killed |= known.reaper != Reaper::Works && ending.how == EndedHow::Signal(Signal::KILL);
             self.tell(FromGuard::Ended { run, ending });
         }
     }
@@ -268,7 +271,7 @@ impl Rules {
             })
             .collect();
         for (run, killed) in lost {
-            let how = if killed { EndedHow::Signal(pando_protocol::spec::Signal::KILL) } else { EndedHow::ReaperLost };
+            let how = if killed { EndedHow::Signal(Signal::KILL) } else { EndedHow::ReaperLost };
             self.ended(run, Ending { how, ran: Duration::ZERO, killed });
         }
     }
@@ -305,7 +308,6 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use pando_protocol::ids::Incarnation;
-    use pando_protocol::spec::Signal;
 
     use super::*;
 

@@ -208,7 +208,8 @@ pub enum Order {
 /// From a reaper to the guard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Word {
-    /// The program runs, as this process.
+    /// The program runs, as this process. Carries a descriptor that pins it, so that the guard can kill it without waiting
+    /// for its reaper to be scheduled.
     Started {
         /// Its main process.
         pid: u32,

@@ -183,7 +183,7 @@ pub enum SignalError {
 
 /// The handle. Its orders are few for each run, and renewals replace each other, so the queue behind it needs no bound.
 ///
-/// Dropping the last one without [`Children::shutdown`] is like the death of the node: the guard kills everything and sends
+/// Dropping the last one, or the receiver of events, without [`Children::shutdown`] is like the death of the node: the guard kills everything and sends
 /// an obituary.
 #[derive(Debug, Clone)]
 pub struct Children {
