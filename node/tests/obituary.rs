@@ -60,7 +60,7 @@ fn a_node_that_hangs_loses_its_children_at_the_kill_time() {
     guard.start(1, "setsid sleep 600 & sleep 600");
     // An older kill time cannot be taken back, so this session gets a successor.
     let session = SessionId(8);
-    guard.say(&ToGuard::Renew { session, kill_at: BootTime::now().plus(Duration::from_millis(100)) }, Vec::new());
+    guard.say(&ToGuard::Renew { session, kill_at: BootTime::now().plus(Duration::from_secs(1)) }, Vec::new());
     guard.session = session;
     guard.start(2, "setsid sleep 600 & sleep 600");
     guard.say(&ToGuard::EndSession { session: SessionId(7) }, Vec::new());
