@@ -3,6 +3,7 @@
 pub mod api;
 pub mod config;
 pub mod guard;
+pub mod launcher;
 pub mod raft;
 pub mod runner;
 pub mod storage;

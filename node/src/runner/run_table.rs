@@ -1,0 +1,357 @@
+//! What is known of each run between its start and the end of its tree.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pando_protocol::cause::{Exit, ExitHow, OutOfMemory};
+use pando_protocol::ids::{Incarnation, Path, SessionId};
+use pando_protocol::spec::{Command, ProcessSpec, Ready, Shutdown, Signal};
+use tokio::sync::{mpsc, oneshot};
+
+use super::capture::{Pipes, capture};
+use super::children::{ChildEvent, Options, SignalError, Start};
+use super::environment::{BaseEnvironment, RunIdentity};
+use super::log_writer::LogWriter;
+use super::memory::OutOfMemoryKills;
+use super::ready::NotifySocket;
+use super::run::{Probe, Process, Run};
+use super::runs::{Outbox, Report};
+use super::start::Beginning;
+use crate::guard::words::{EndedHow, Ending, FromGuard, RunId, ToGuard};
+
+/// The runs of this node.
+pub struct RunTable {
+    base: BaseEnvironment,
+    work: PathBuf,
+    logs: LogWriter,
+    report: mpsc::UnboundedSender<Report>,
+    runs: BTreeMap<Incarnation, Run>,
+    memory_of_paths: BTreeMap<Path, PathMemory>,
+    /// Sessions of which the guard has nothing left.
+    gone: BTreeSet<SessionId>,
+    stopping: bool,
+    /// The kernel's kills for memory.
+    pub out_of_memory: OutOfMemoryKills,
+    /// What the session has not taken yet.
+    pub events: VecDeque<ChildEvent>,
+}
+
+/// What a path needs to remember of runs that are gone.
+#[derive(Default)]
+struct PathMemory {
+    newest: Incarnation,
+    stderr: u64,
+}
+
+impl RunTable {
+    /// An empty table.
+    ///
+    /// # Errors
+    /// Where the thread that writes logs cannot be started.
+    pub fn new(options: &Options, report: mpsc::UnboundedSender<Report>) -> io::Result<Self> {
+        Ok(Self {
+            base: BaseEnvironment::of_node(&options.node, &options.mark, options.program.parent()),
+            work: options.data.join("work"),
+            logs: LogWriter::start(options.data.clone(), options.log_file_bytes)?,
+            report,
+            runs: BTreeMap::new(),
+            memory_of_paths: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            stopping: false,
+            out_of_memory: OutOfMemoryKills::watch(Instant::now()),
+            events: VecDeque::new(),
+        })
+    }
+
+    /// Whether nothing runs.
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// The reapers of all runs.
+    pub fn reapers(&self) -> Vec<u32> {
+        self.runs.values().filter_map(|run| run.process.map(|process| process.reaper)).collect()
+    }
+
+    /// Forgets all runs: their trees are gone with the guard.
+    pub fn abandon(&mut self) {
+        self.runs.clear();
+        self.events.clear();
+    }
+
+    /// Orders a start.
+    pub fn start(&mut self, start: Start, outbox: &mut Outbox) {
+        let Start { path, incarnation, session, spec } = start;
+        let memory = self.memory_of_paths.entry(path.clone()).or_default();
+        if self.runs.contains_key(&incarnation) {
+            return;
+        }
+        if self.stopping || incarnation <= memory.newest {
+            self.events.push_back(ChildEvent::NeverStarted { path, incarnation });
+            return;
+        }
+        memory.newest = incarnation;
+        if let Err(why) = self.try_start(&path, incarnation, session, &spec, outbox) {
+            self.refuse_start(path, incarnation, why);
+        }
+    }
+
+    fn try_start(
+        &mut self,
+        path: &Path,
+        incarnation: Incarnation,
+        session: SessionId,
+        spec: &Arc<ProcessSpec>,
+        outbox: &mut Outbox,
+    ) -> Result<(), String> {
+        let notify = match spec.ready {
+            Ready::Notify { .. } => {
+                Some(NotifySocket::make().map_err(|error| format!("cannot make its notify socket: {error}"))?)
+            }
+            Ready::Started | Ready::Exec { .. } => None,
+        };
+        let (pipes, ends) = Pipes::make().map_err(|error| format!("cannot make pipes for its output: {error}"))?;
+        let name = notify.as_ref().map(NotifySocket::name);
+        let beginning = Beginning::of(&self.base, &self.work, RunIdentity { path, incarnation, session }, spec, name);
+        outbox
+            .push(&ToGuard::Start(beginning.order(0, &spec.command)), ends)
+            .map_err(|error| format!("its command and environment cannot be handed over: {error}"))?;
+        let output = self.capture(pipes, path, incarnation);
+        let run = Run::new(path.clone(), Arc::clone(spec), beginning, notify, output);
+        self.runs.insert(incarnation, run);
+        Ok(())
+    }
+
+    fn capture(&self, pipes: Pipes, path: &Path, incarnation: Incarnation) -> oneshot::Sender<()> {
+        let (output, ended) = oneshot::channel();
+        let (path, logs, report) = (path.clone(), self.logs.clone(), self.report.clone());
+        tokio::spawn(async move {
+            let stderr = capture(pipes, path, incarnation, ended, logs).await;
+            // Nobody hears it where the node leaves.
+            let _ = report.send(Report::Drained(incarnation, stderr));
+        });
+        output
+    }
+
+    fn refuse_start(&mut self, path: Path, incarnation: Incarnation, why: String) {
+        let exit = Exit {
+            how: ExitHow::StartFailed(why),
+            ran: Duration::ZERO,
+            healthy: None,
+            out_of_memory: OutOfMemory::No,
+            stderr: String::new(),
+        };
+        self.events.push_back(ChildEvent::Exited { path, incarnation, exit, at: Instant::now() });
+    }
+
+    /// Orders a stop, with at most this grace.
+    pub fn stop(&mut self, incarnation: Incarnation, most: Option<Duration>, outbox: &mut Outbox) {
+        let Some(run) = self.runs.get_mut(&incarnation) else { return };
+        // From now on it may end as it likes: nobody waits for it to be ready.
+        run.readiness = None;
+        run.stopping = true;
+        let grace = match run.spec.shutdown {
+            Shutdown::BrutalKill => return self.kill(incarnation, outbox),
+            Shutdown::Grace(grace) => Some(most.map_or(grace, |most| grace.min(most))),
+            Shutdown::Infinity => most,
+        };
+        outbox.say(&ToGuard::Stop { run: RunId { incarnation, probe: 0 }, signal: run.spec.stop_signal, grace });
+    }
+
+    /// Orders a stop of everything, and lets nothing start any more.
+    pub fn stop_all(&mut self, most: Duration, outbox: &mut Outbox) {
+        self.stopping = true;
+        for incarnation in self.runs.keys().copied().collect::<Vec<_>>() {
+            self.stop(incarnation, Some(most), outbox);
+        }
+    }
+
+    /// Orders SIGKILL.
+    pub fn kill(&mut self, incarnation: Incarnation, outbox: &mut Outbox) {
+        if self.runs.contains_key(&incarnation) {
+            outbox.say(&ToGuard::Kill { run: RunId { incarnation, probe: 0 } });
+        }
+    }
+
+    /// Orders a signal to the main process.
+    ///
+    /// # Errors
+    /// Where there is none.
+    pub fn signal(
+        &mut self,
+        incarnation: Incarnation,
+        signal: Signal,
+        outbox: &mut Outbox,
+    ) -> Result<u32, SignalError> {
+        let run = self.runs.get(&incarnation).filter(|run| run.end.is_none());
+        let process = run.and_then(|run| run.process).ok_or(SignalError::NotRunning(incarnation))?;
+        outbox.say(&ToGuard::Signal { run: RunId { incarnation, probe: 0 }, signal });
+        Ok(process.pid)
+    }
+
+    /// Takes a word of the guard.
+    pub fn hear(&mut self, word: FromGuard, outbox: &mut Outbox) {
+        self.sort(word, outbox);
+        self.publish_gone_sessions();
+    }
+
+    fn sort(&mut self, word: FromGuard, outbox: &mut Outbox) {
+        match word {
+            FromGuard::Configured => {}
+            FromGuard::Renewed { session, kill_at } => {
+                self.events.push_back(ChildEvent::Renewed { session, kill_at });
+            }
+            FromGuard::Fenced { session } => self.events.push_back(ChildEvent::Fenced { session }),
+            FromGuard::Gone { session } => {
+                self.gone.insert(session);
+            }
+            FromGuard::Started { run, pid, reaper } if run.probe == 0 => self.started(run.incarnation, pid, reaper),
+            FromGuard::Started { .. } => {}
+            FromGuard::NotStarted { run } if run.probe == 0 => self.not_started(run.incarnation),
+            FromGuard::NotStarted { run } => self.probe_ended(run, false),
+            FromGuard::Ended { run, ending } if run.probe == 0 => self.ended(run.incarnation, ending, outbox),
+            FromGuard::Ended { run, ending } => self.probe_ended(run, ending.how == EndedHow::Code(0)),
+        }
+    }
+
+    fn started(&mut self, incarnation: Incarnation, pid: u32, reaper: u32) {
+        let Some(run) = self.runs.get_mut(&incarnation) else { return };
+        let at = Instant::now();
+        run.process = Some(Process { pid, reaper, started: at });
+        self.events.push_back(ChildEvent::Started { path: run.path.clone(), incarnation, pid, at });
+        if run.stopping {
+            return;
+        }
+        if run.spec.ready == Ready::Started {
+            run.ready_at = Some(at);
+            self.events.push_back(ChildEvent::Ready { path: run.path.clone(), incarnation, at });
+        } else {
+            run.readiness = run.watch_readiness(incarnation, self.report.clone());
+        }
+    }
+
+    fn not_started(&mut self, incarnation: Incarnation) {
+        if let Some(run) = self.runs.remove(&incarnation) {
+            self.events.push_back(ChildEvent::NeverStarted { path: run.path, incarnation });
+        }
+    }
+
+    fn ended(&mut self, incarnation: Incarnation, ending: Ending, outbox: &mut Outbox) {
+        let Some(run) = self.runs.get_mut(&incarnation) else { return };
+        run.readiness = None;
+        run.output = None;
+        run.end = Some((ending, Instant::now()));
+        if let Some(probe) = &run.probe {
+            outbox.say(&ToGuard::Kill { run: RunId { incarnation, probe: probe.number } });
+        }
+        self.finish(incarnation);
+    }
+
+    fn probe_ended(&mut self, run: RunId, succeeded: bool) {
+        let Some(owner) = self.runs.get_mut(&run.incarnation) else { return };
+        if let Some(probe) = owner.probe.take_if(|probe| probe.number == run.probe) {
+            // Its task may have given up.
+            let _ = probe.reply.send(succeeded);
+        }
+        self.finish(run.incarnation);
+    }
+
+    /// Not before the last exit under it, which waits for the output.
+    fn publish_gone_sessions(&mut self) {
+        let runs = &self.runs;
+        let over = |session: &SessionId| !runs.values().any(|run| run.beginning.session() == *session);
+        for session in self.gone.extract_if(.., over) {
+            self.events.push_back(ChildEvent::SessionGone { session });
+        }
+    }
+
+    /// Takes what the tasks of a run say.
+    pub fn take_report(&mut self, report: Report, outbox: &mut Outbox) {
+        match report {
+            Report::Ready(incarnation) => self.ready(incarnation),
+            Report::Unready(incarnation, within) => {
+                let Some(run) = self.runs.get_mut(&incarnation).filter(|run| run.end.is_none() && !run.stopping) else {
+                    return;
+                };
+                run.unready = Some(within);
+                self.kill(incarnation, outbox);
+            }
+            Report::Probe { incarnation, command, reply } => self.probe(incarnation, &command, reply, outbox),
+            Report::KillProbe(incarnation) => {
+                if let Some(probe) = self.runs.get(&incarnation).and_then(|run| run.probe.as_ref()) {
+                    outbox.say(&ToGuard::Kill { run: RunId { incarnation, probe: probe.number } });
+                }
+            }
+            Report::Drained(incarnation, stderr) => {
+                if let Some(run) = self.runs.get_mut(&incarnation) {
+                    run.stderr = Some(stderr);
+                }
+                self.finish(incarnation);
+                self.publish_gone_sessions();
+            }
+        }
+    }
+
+    fn ready(&mut self, incarnation: Incarnation) {
+        let Some(run) = self.runs.get_mut(&incarnation).filter(|run| run.end.is_none() && !run.stopping) else {
+            return;
+        };
+        let at = Instant::now();
+        run.ready_at = Some(at);
+        self.events.push_back(ChildEvent::Ready { path: run.path.clone(), incarnation, at });
+    }
+
+    fn probe(
+        &mut self,
+        incarnation: Incarnation,
+        command: &Command,
+        reply: oneshot::Sender<bool>,
+        outbox: &mut Outbox,
+    ) {
+        let Some(run) = self.runs.get_mut(&incarnation).filter(|run| run.end.is_none() && !run.stopping) else {
+            return;
+        };
+        run.probes += 1;
+        let order = run.beginning.order(run.probes, command);
+        match outbox.push(&ToGuard::Start(order), Vec::new()) {
+            Ok(()) => run.probe = Some(Probe { number: run.probes, reply }),
+            Err(error) => tracing::warn!(path = %run.path, error, "a probe cannot be handed over"),
+        }
+    }
+
+    /// Publishes an ending once tree, probe and output are done with.
+    fn finish(&mut self, incarnation: Incarnation) {
+        let Some(run) = self.runs.get(&incarnation) else { return };
+        if run.end.is_none() || run.stderr.is_none() || run.probe.is_some() {
+            return;
+        }
+        let Some(run) = self.runs.remove(&incarnation) else { return };
+        let (Some((ending, at)), Some(stderr)) = (run.end.clone(), run.stderr.clone()) else { return };
+        let exit = Exit {
+            ran: run.ran(&ending, at),
+            healthy: run.healthy(&ending, at),
+            out_of_memory: self.judge_memory(&run, &ending, at),
+            stderr: self.only_if_new(&run.path, stderr),
+            how: run.how(ending),
+        };
+        self.events.push_back(ChildEvent::Exited { path: run.path, incarnation, exit, at });
+    }
+
+    fn judge_memory(&mut self, run: &Run, ending: &Ending, at: Instant) -> OutOfMemory {
+        let suspicious = ending.how == EndedHow::Signal(Signal::KILL) && !ending.killed;
+        let since = run.process.map_or(at, |process| process.started);
+        if suspicious && self.out_of_memory.rose_since(since, at) { OutOfMemory::Likely } else { OutOfMemory::No }
+    }
+
+    fn only_if_new(&mut self, path: &Path, stderr: String) -> String {
+        let mut hasher = DefaultHasher::new();
+        stderr.hash(&mut hasher);
+        let hash = hasher.finish();
+        let memory = self.memory_of_paths.entry(path.clone()).or_default();
+        if std::mem::replace(&mut memory.stderr, hash) == hash { String::new() } else { stderr }
+    }
+}
