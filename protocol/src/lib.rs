@@ -18,4 +18,6 @@ pub mod message;
 pub mod rejection;
 pub mod session;
 pub mod spec;
+#[cfg(feature = "spec-files")]
+pub mod spec_file;
 pub mod view;
