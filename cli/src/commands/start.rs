@@ -1,0 +1,31 @@
+//! `pando start`: lets a stopped member run again.
+
+use clap::Args;
+use pando_protocol::ids::Path;
+use pando_protocol::message::Change;
+
+use crate::connection::with;
+use crate::context::Target;
+use crate::exit::Failure;
+use crate::{arguments, differences, output};
+
+/// Lets a stopped member run again
+#[derive(Debug, Args)]
+pub struct Start {
+    /// Tree, supervisor or child
+    #[arg(value_parser = arguments::path)]
+    path: Path,
+}
+
+impl Start {
+    /// Asks for it, and shows what that changes.
+    ///
+    /// # Errors
+    /// The cluster refuses it or cannot be reached.
+    pub async fn run(self, target: &Target) -> Result<(), Failure> {
+        let path = self.path;
+        let changed = with(target, async |connection| connection.change(Change::Start(path.clone())).await).await?;
+        let same = format!("{path} is not stopped: nothing was changed");
+        output::emit(&differences::render(&changed.differences, &same, output::wants_colour()))
+    }
+}
