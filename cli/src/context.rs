@@ -27,7 +27,7 @@ use crate::exit::Failure;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub struct Target {
     /// Nodes to ask: HOST:PORT, several with commas between them [env: PANDO_ENDPOINTS]
-    #[arg(long, global = true, value_name = "HOST:PORT,..", value_delimiter = ',', value_parser = parse_endpoint)]
+    #[arg(long, alias = "endpoint", global = true, value_name = "HOST:PORT,..", value_delimiter = ',', value_parser = parse_endpoint)]
     #[arg(help_heading = "Cluster")]
     pub endpoints: Vec<String>,
     /// Folder with the certificate and key to show [env: PANDO_IDENTITY]

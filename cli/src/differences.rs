@@ -1,8 +1,20 @@
 //! What a change did or would do, as text.
 
-use pando_protocol::message::{Difference, DifferenceKind};
+use pando_protocol::message::{Change, Difference, DifferenceKind};
 
-use crate::output::Style;
+use crate::connection::with;
+use crate::context::Target;
+use crate::exit::Failure;
+use crate::output::{self, Style};
+
+/// Changes something and shows what that did; `same` where it was so already.
+///
+/// # Errors
+/// The cluster refuses it or cannot be reached.
+pub async fn make(target: &Target, change: Change, same: &str) -> Result<(), Failure> {
+    let changed = with(target, async |connection| connection.change(change).await).await?;
+    output::emit(&render(&changed.differences, same, output::wants_colour()))
+}
 
 /// One line for each difference; `same` where there is none.
 pub fn render(differences: &[Difference], same: &str, colour: bool) -> String {

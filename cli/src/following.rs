@@ -56,7 +56,7 @@ pub async fn run(
             return Err(Failure::unreached(anyhow!("nothing to follow for {}: {why}", human::duration(PATIENCE))));
         }
         if !std::mem::replace(&mut is_told, true) {
-            output::say(format_args!("pando: the stream broke ({why}); going on at any node that answers"));
+            output::say("pando: the node that was followed went away; going on at another");
         }
         again = true;
         sleep(PAUSE).await;

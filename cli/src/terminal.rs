@@ -1,17 +1,25 @@
 //! A terminal in front of a person: its size, one line of progress, and a picture that is redrawn in place.
 
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 
 use crate::exit::Failure;
 use crate::output;
 
 /// Rows and columns of standard output; `None` where it is no terminal.
 pub fn size() -> Option<(usize, usize)> {
-    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
-    // A serial console reports 0 by 0: it is a terminal of unknown size.
-    let known = |number: u16, default: usize| if number == 0 { default } else { usize::from(number) };
-    Some((known(size.ws_row, 24), known(size.ws_col, 80)))
+    size_of(io::stdout())
 }
+
+fn size_of(terminal: impl AsFd) -> Option<(usize, usize)> {
+    let size = rustix::termios::tcgetwinsize(terminal).ok()?;
+    // A serial console reports 0 by 0: it is a terminal all the same.
+    let known = |number: u16, default: usize| if number == 0 { default } else { usize::from(number) };
+    Some((known(size.ws_row, UNKNOWN_SIZE.0), known(size.ws_col, UNKNOWN_SIZE.1)))
+}
+
+/// Rows and columns of a terminal that does not say.
+const UNKNOWN_SIZE: (usize, usize) = (24, 80);
 
 /// One line on standard error that is written over again and again, and gone when it is dropped. Nothing where standard
 /// error is no terminal.
@@ -32,7 +40,8 @@ impl Progress {
         if !self.is_terminal {
             return;
         }
-        let columns = rustix::termios::tcgetwinsize(io::stderr()).map_or(80, |size| usize::from(size.ws_col.max(20)));
+        let (_, columns) = size_of(io::stderr()).unwrap_or(UNKNOWN_SIZE);
+        // One column is left free: a full line makes some terminals begin the next one.
         let line = clip(line, columns - 1);
         // A terminal that went away is no reason to stop.
         let _ = write!(io::stderr(), "\r\x1b[K{line}").and_then(|()| io::stderr().flush());
@@ -67,10 +76,11 @@ impl Picture {
     /// Standard output cannot be written.
     pub fn draw(&mut self, text: &str) -> Result<(), Failure> {
         let Some((rows, columns)) = size() else { return output::emit(text) };
-        let back = if self.lines > 0 { format!("\x1b[{}A\r\x1b[J", self.lines) } else { String::new() };
+        let back = if self.lines > 0 { format!("\x1b[{}A\r", self.lines) } else { String::new() };
         let (frame, lines) = fit(text, rows, columns);
         self.lines = lines;
-        output::emit(&(back + &frame))
+        // Written over line by line, and cleared only where something else stood: nothing flickers.
+        output::emit(&(back + &frame.replace('\n', "\x1b[K\n") + "\x1b[J"))
     }
 }
 

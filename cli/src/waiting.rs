@@ -25,7 +25,7 @@ pub enum Look<T> {
     Unsure(String),
 }
 
-/// Looks until it is so, for at most `limit`. A cluster that cannot be reached for a while is asked again.
+/// Looks until it is so, for at most `limit`; `what` completes *waiting for*. A cluster that cannot be reached for a while is asked again.
 ///
 /// # Errors
 /// The limit passed (1, or 3 where no leader ever answered; with what was last seen), or a look failed for good.
@@ -51,10 +51,10 @@ pub async fn until<T>(
             Err(_) => {}
         }
         if Instant::now() + PAUSE > deadline {
-            let error = anyhow!("{what}: not so after {}; last seen: {last_seen}", human::duration(limit));
+            let error = anyhow!("gave up waiting for {what} after {}; last seen: {last_seen}", human::duration(limit));
             return Err(Failure { code: Some(code), error: Some(error) });
         }
-        progress.show(&format!("{what} ({}): {last_seen}", human::duration(started.elapsed())));
+        progress.show(&format!("waiting for {what} ({}): {last_seen}", human::duration(started.elapsed())));
         sleep_until(Instant::now() + PAUSE).await;
     }
 }
@@ -64,7 +64,7 @@ pub async fn until<T>(
 /// # Errors
 /// The tree failed, with its causes; the limit passed; or there is no such path.
 pub async fn until_whole(connection: &Connection, path: &Path, limit: Duration) -> Result<Settled, Failure> {
-    let what = format!("waiting for {path} to be whole");
+    let what = format!("{path} to be whole");
     until(&what, limit, async || {
         let read = connection.settled(path.clone()).await?;
         if !read.view.confirmed {
@@ -115,18 +115,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_end_of_the_wait_says_what_is_missing() {
         let shop: Path = "/shop".parse().unwrap();
-        let waited = until("waiting for /shop", Duration::from_secs(3), async || judge(&shop, settled(1, None)));
+        let waited = until("/shop", Duration::from_secs(3), async || judge(&shop, settled(1, None)));
         let failure = waited.await.map(|_| ()).unwrap_err();
         assert_eq!(failure.code, Some(Code::Failed));
         assert_eq!(
             failure.error.unwrap().to_string(),
-            "waiting for /shop: not so after 3.0 s; last seen: 1 of 2 ready; missing: /shop/web waits for a node with disk=ssd"
+            "gave up waiting for /shop after 3.0 s; last seen: 1 of 2 ready; missing: /shop/web waits for a node with disk=ssd"
         );
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_cluster_that_never_answers_is_told_apart_from_one_that_says_no() {
-        let waited = until::<()>("waiting", Duration::from_secs(1), async || {
+        let waited = until::<()>("/shop", Duration::from_secs(1), async || {
             Err(Failure::unreached(anyhow!("connection refused")))
         });
         assert_eq!(waited.await.unwrap_err().code, Some(Code::Unreached));

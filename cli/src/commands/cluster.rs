@@ -76,7 +76,7 @@ fn render(read: &Read<ClusterRow>, colour: bool) -> String {
         table.row(cells(voter, leader.as_ref()));
     }
     format!(
-        "cluster {cluster}: leader {leader_name}, term {term}, entry {applied} applied, up {up}\n\
+        "cluster {cluster}: leader {leader_name}, term {term}, entry {applied} applied, cluster time {up}\n\
          view of {by}, {age}\n\n{table}",
         up = human::millis(*cluster_time_ms),
         by = read.view.answered_by,
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn the_leader_and_the_lag_of_the_others_are_shown() {
         let expected = "\
-cluster grove: leader n1, term 3, entry 120 applied, up 1 m
+cluster grove: leader n1, term 3, entry 120 applied, cluster time 1 m
 view of n2, confirmed
 
 VOTER  LAG      ADDRESS         RAFT ID

@@ -48,7 +48,7 @@ impl Delete {
 }
 
 async fn until_gone(connection: &Connection, root: &Path, limit: Duration) -> Result<(), Failure> {
-    waiting::until(&format!("waiting for {root} to be gone"), limit, async || {
+    waiting::until(&format!("{root} to be gone"), limit, async || {
         let read = match connection.tree(Some(root.clone()), Freshness::Linearizable).await {
             Ok(read) => read,
             Err(failure) if says_gone(&failure) => return Ok(Look::There(())),

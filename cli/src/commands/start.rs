@@ -4,10 +4,9 @@ use clap::Args;
 use pando_protocol::ids::Path;
 use pando_protocol::message::Change;
 
-use crate::connection::with;
 use crate::context::Target;
 use crate::exit::Failure;
-use crate::{arguments, differences, output};
+use crate::{arguments, differences};
 
 /// Lets a stopped member run again
 #[derive(Debug, Args)]
@@ -23,9 +22,7 @@ impl Start {
     /// # Errors
     /// The cluster refuses it or cannot be reached.
     pub async fn run(self, target: &Target) -> Result<(), Failure> {
-        let path = self.path;
-        let changed = with(target, async |connection| connection.change(Change::Start(path.clone())).await).await?;
-        let same = format!("{path} is not stopped: nothing was changed");
-        output::emit(&differences::render(&changed.differences, &same, output::wants_colour()))
+        let same = format!("{} is not stopped: nothing was changed", self.path);
+        differences::make(target, Change::Start(self.path), &same).await
     }
 }

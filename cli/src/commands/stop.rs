@@ -4,10 +4,9 @@ use clap::Args;
 use pando_protocol::ids::Path;
 use pando_protocol::message::Change;
 
-use crate::connection::with;
 use crate::context::Target;
 use crate::exit::Failure;
-use crate::{arguments, differences, output};
+use crate::{arguments, differences};
 
 /// Stops a member until it is started again, whatever restarts meanwhile
 #[derive(Debug, Args)]
@@ -23,9 +22,7 @@ impl Stop {
     /// # Errors
     /// The cluster refuses it or cannot be reached.
     pub async fn run(self, target: &Target) -> Result<(), Failure> {
-        let path = self.path;
-        let changed = with(target, async |connection| connection.change(Change::Stop(path.clone())).await).await?;
-        let same = format!("{path} is stopped already: nothing was changed");
-        output::emit(&differences::render(&changed.differences, &same, output::wants_colour()))
+        let same = format!("{} is stopped already: nothing was changed", self.path);
+        differences::make(target, Change::Stop(self.path), &same).await
     }
 }

@@ -59,17 +59,14 @@ impl Listener {
         Ok(Self { socket, file })
     }
 
-    /// The next request, with the stream for its answer. What is no request is dropped. Cancel-safe only between requests.
-    pub async fn next(&self) -> (Request, UnixStream) {
+    /// The next one who asks something. Cancel-safe.
+    pub async fn accept(&self) -> UnixStream {
         loop {
-            let Ok((mut stream, _)) = self.socket.accept().await else {
-                // Out of descriptors or memory: a moment later there may be some.
-                tokio::time::sleep(LIMIT).await;
-                continue;
-            };
-            if let Ok(Ok(request)) = timeout(LIMIT, receive(&mut stream)).await {
-                return (request, stream);
+            if let Ok((stream, _)) = self.socket.accept().await {
+                return stream;
             }
+            // Out of descriptors or memory: a moment later there may be some.
+            tokio::time::sleep(LIMIT).await;
         }
     }
 }
@@ -81,9 +78,14 @@ impl Drop for Listener {
     }
 }
 
+/// What is asked; `None` where it makes no sense or does not come in time.
+pub async fn request(stream: &mut UnixStream) -> Option<Request> {
+    timeout(LIMIT, receive(stream)).await.ok()?.ok()
+}
+
 /// Answers a request. Whoever asked may be gone, which changes nothing.
-pub async fn answer(mut stream: UnixStream, response: &Response) {
-    let _ = timeout(LIMIT, send(&mut stream, response)).await;
+pub async fn answer(stream: &mut UnixStream, response: &Response) {
+    let _ = timeout(LIMIT, send(stream, response)).await;
 }
 
 /// Asks the `pando dev` that runs in `folder`.
@@ -148,8 +150,9 @@ mod tests {
         let listener = Listener::bind(&folder).unwrap();
         let request = Request::Start("n2".parse().unwrap());
         let serve = async {
-            let (request, stream) = listener.next().await;
-            answer(stream, &Response::Done(format!("{request:?}"))).await;
+            let mut stream = listener.accept().await;
+            let request = super::request(&mut stream).await.unwrap();
+            answer(&mut stream, &Response::Done(format!("{request:?}"))).await;
         };
         let (response, ()) = tokio::join!(ask(&folder, &request), serve);
         assert_eq!(response.unwrap(), Response::Done(format!("{request:?}")));

@@ -35,6 +35,16 @@ pub struct Grove {
     _lock: File,
 }
 
+/// A node process that ended.
+pub struct Ended {
+    /// The node.
+    pub name: NodeName,
+    /// How, in words.
+    pub how: String,
+    /// The last lines of its log, each on a line of its own below.
+    pub last_words: String,
+}
+
 impl Grove {
     /// Prepares a folder: its lock, its layout, its certificates. Nothing is started yet.
     ///
@@ -87,23 +97,34 @@ impl Grove {
         Ok(())
     }
 
+    /// Waits until the end of a node that is dead was noted, and gives the ends noted meanwhile. Nothing to wait for where it
+    /// runs.
+    pub async fn note_death_of(&mut self, name: &NodeName) -> Vec<Ended> {
+        let mut exits = Vec::new();
+        while self.running.get(name).is_some_and(Process::has_ended) {
+            exits.push(self.next_exit().await);
+        }
+        exits
+    }
+
     /// The process id of a node that runs.
     pub fn pid(&self, name: &NodeName) -> Option<u32> {
         self.running.get(name).map(|process| process.pid)
     }
 
-    /// Waits for the next node to end, and gives how it did; for ever where none runs. Cancel-safe.
-    pub async fn next_exit(&mut self) -> (NodeName, String) {
+    /// Waits for the next node to end; for ever where none runs. Cancel-safe.
+    pub async fn next_exit(&mut self) -> Ended {
         loop {
             match self.exits.join_next().await {
                 None => std::future::pending().await,
                 // The tasks neither panic nor are aborted while this lives.
                 Some(Err(_)) => {}
                 Some(Ok((name, status))) => {
-                    self.running.remove(&name);
+                    let process = self.running.remove(&name);
                     Known::forget(&self.folder, &name);
                     let how = status.map_or_else(|error| format!("cannot be waited for: {error}"), process::ending);
-                    return (name, how);
+                    let last_words = process.map(|process| process.last_words(&self.folder, &name)).unwrap_or_default();
+                    return Ended { name, how, last_words };
                 }
             }
         }

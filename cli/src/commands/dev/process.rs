@@ -10,6 +10,7 @@ use std::process::{ExitStatus, Stdio};
 use anyhow::{Context as _, anyhow};
 use pando_protocol::ids::NodeName;
 use pando_protocol::spec::Signal;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use tokio::process::{Child, ChildStdin, Command};
@@ -24,6 +25,8 @@ pub struct Process {
     pub pid: u32,
     /// Names the process and no later one with the same number.
     handle: OwnedFd,
+    /// Where its own part of the log begins.
+    log_start: u64,
     /// Its standard input: the node ends when this closes, so also when we are killed.
     _stdin: Option<ChildStdin>,
 }
@@ -39,6 +42,7 @@ impl Process {
         let log_file = layout::log_file(folder, &node.name);
         let log = File::options().create(true).append(true).open(&log_file);
         let log = log.with_context(|| format!("cannot write {}", log_file.display()))?;
+        let log_start = log.metadata().with_context(|| format!("cannot read {}", log_file.display()))?.len();
         let mut command = Command::new(program);
         command.args(arguments(folder, layout, node));
         // A group of its own: Ctrl-C in the terminal reaches only us, and we stop the nodes in order.
@@ -46,9 +50,19 @@ impl Process {
         let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
         let pid = child.id().ok_or_else(|| anyhow!("{} ended before it had begun", node.name))?;
         let handle = open_handle(pid)?;
-        let process = Self { pid, handle, _stdin: child.stdin.take() };
+        let process = Self { pid, handle, log_start, _stdin: child.stdin.take() };
         Known::note(folder, &node.name, pid)?;
         Ok((process, child))
+    }
+
+    /// Whether it is dead, though nobody may have taken note of that yet.
+    pub fn has_ended(&self) -> bool {
+        has_ended(&self.handle)
+    }
+
+    /// The last lines that it wrote to its log, each on a line of its own below; empty where there are none.
+    pub fn last_words(&self, folder: &Path, node: &NodeName) -> String {
+        last_words(folder, node, self.log_start)
     }
 
     /// Sends a signal. That it is dead already is no error.
@@ -107,7 +121,8 @@ impl Known {
         let known: Self = serde_json::from_str(&text).ok()?;
         let handle = open_handle(known.pid).ok()?;
         // Read after the handle was opened: the process it names is the one that was noted.
-        (start_time(known.pid).ok()? == known.start_time).then_some((known, handle))
+        let is_same = start_time(known.pid).ok()? == known.start_time;
+        (is_same && !has_ended(&handle)).then_some((known, handle))
     }
 }
 
@@ -118,6 +133,12 @@ fn process_file(folder: &Path, node: &NodeName) -> PathBuf {
 fn open_handle(pid: u32) -> anyhow::Result<OwnedFd> {
     let id = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| anyhow!("{pid} is no process id"))?;
     pidfd_open(id, PidfdFlags::empty()).with_context(|| format!("cannot open process {pid}"))
+}
+
+/// Whether the process of this handle is dead.
+fn has_ended(handle: &OwnedFd) -> bool {
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&at_once)), Ok(1..))
 }
 
 /// Field 22 of `/proc/<pid>/stat`.
@@ -138,19 +159,18 @@ pub fn ending(status: ExitStatus) -> String {
     }
 }
 
-/// The last lines of a node's log, indented; empty where there are none.
-pub fn last_words(folder: &Path, node: &NodeName) -> String {
-    let file = layout::log_file(folder, node);
-    let text = tail(&file).unwrap_or_default();
+/// The last lines from `start` on in a node's log, indented; empty where there are none.
+fn last_words(folder: &Path, node: &NodeName, start: u64) -> String {
+    let text = tail(&layout::log_file(folder, node), start).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     let shown = &lines[lines.len().saturating_sub(LAST_LINES)..];
     shown.iter().map(|line| format!("\n  │ {line}")).collect()
 }
 
-fn tail(file: &Path) -> io::Result<String> {
+fn tail(file: &Path, start: u64) -> io::Result<String> {
     let mut log = File::open(file)?;
     let length = log.metadata()?.len();
-    log.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+    log.seek(SeekFrom::Start(start.max(length.saturating_sub(TAIL_BYTES))))?;
     let mut bytes = Vec::new();
     log.take(TAIL_BYTES).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -183,6 +203,16 @@ mod tests {
             http = agent.http_address()
         );
         assert_eq!(line, expected);
+    }
+
+    #[test]
+    fn the_last_words_are_those_of_the_last_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let node: NodeName = "n1".parse().unwrap();
+        fs::create_dir_all(layout::node_folder(folder.path(), &node)).unwrap();
+        fs::write(layout::log_file(folder.path(), &node), "old\nnew\n1\n2\n3\n4\n5\n").unwrap();
+        assert_eq!(last_words(folder.path(), &node, 4), "\n  │ 1\n  │ 2\n  │ 3\n  │ 4\n  │ 5");
+        assert_eq!(last_words(folder.path(), &node, 16), "\n  │ 5");
     }
 
     #[test]

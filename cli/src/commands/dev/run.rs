@@ -6,13 +6,14 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use pando_protocol::ids::NodeName;
 use pando_protocol::message::Freshness;
+use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::interval;
 
 use super::control::{self, Listener, Request, Response};
-use super::grove::Grove;
+use super::grove::{Ended, Grove};
 use super::layout::{self, Wanted};
-use super::{process, walk};
+use super::walk;
 use crate::commands::certs;
 use crate::connection::{Connection, unconfirmed};
 use crate::context::{Context, Contexts, Environment};
@@ -60,7 +61,7 @@ async fn serve(
     let leader = tokio::select! {
         biased;
         () = stop.next() => return Ok(()),
-        (name, how) = grove.next_exit() => return Err(died_at_start(grove, &name, &how)),
+        ended = grove.next_exit() => return Err(died_at_start(&grove.folder, &ended)),
         leader = leader(context) => leader?,
     };
     remember()?;
@@ -70,8 +71,8 @@ async fn serve(
         tokio::select! {
             biased;
             () = stop.next() => return Ok(()),
-            (name, how) = grove.next_exit() => report_death(grove, &name, &how),
-            (request, stream) = listener.next() => control::answer(stream, &obey(grove, request)).await,
+            ended = grove.next_exit() => report_death(&ended),
+            stream = listener.accept() => hear(grove, stream).await,
             _ = tick.tick() => grove.reap_orphans(),
         }
     }
@@ -79,7 +80,7 @@ async fn serve(
 
 /// Waits until a leader answers.
 async fn leader(context: &Context) -> Result<NodeName, Failure> {
-    waiting::until("waiting for a leader", LEADER_LIMIT, async || {
+    waiting::until("a leader", LEADER_LIMIT, async || {
         // A client of its own each time: nodes that are just starting answer at another moment than they were dialled.
         let connection = Connection::to(context)?.with_dial_limit(DIAL_LIMIT);
         let read = connection.cluster(Freshness::Linearizable).await;
@@ -96,9 +97,19 @@ async fn leader(context: &Context) -> Result<NodeName, Failure> {
     })
 }
 
+/// Reads a request, does what it asks, and answers. What is no request is dropped.
+async fn hear(grove: &mut Grove, mut stream: UnixStream) {
+    if let Some(request) = control::request(&mut stream).await {
+        let response = obey(grove, request).await;
+        control::answer(&mut stream, &response).await;
+    }
+}
+
 /// Does what a request asks.
-fn obey(grove: &mut Grove, request: Request) -> Response {
+async fn obey(grove: &mut Grove, request: Request) -> Response {
     let Request::Start(name) = request;
+    // Killed a moment ago, it is dead, but its death may not have been told here yet.
+    grove.note_death_of(&name).await.iter().for_each(report_death);
     if let Some(pid) = grove.pid(&name) {
         return Response::Refused(format!("{name} runs already (pid {pid}): `pando dev kill {name}` kills it"));
     }
@@ -113,15 +124,17 @@ fn obey(grove: &mut Grove, request: Request) -> Response {
     }
 }
 
-fn report_death(grove: &Grove, name: &NodeName, how: &str) {
-    let words = if how.ends_with("SIGKILL") { String::new() } else { process::last_words(&grove.folder, name) };
-    output::say(format_args!("pando: {name} {how}; `pando dev start {name}` starts it again{words}"));
+fn report_death(ended: &Ended) {
+    let Ended { name, how, last_words } = ended;
+    // Who was killed said nothing about it.
+    let last_words = if how.ends_with("SIGKILL") { "" } else { last_words };
+    output::say(format_args!("pando: {name} {how}; `pando dev start {name}` starts it again{last_words}"));
 }
 
-fn died_at_start(grove: &Grove, name: &NodeName, how: &str) -> Failure {
-    let log = layout::log_file(&grove.folder, name);
-    let words = process::last_words(&grove.folder, name);
-    Failure::failed(anyhow!("{name} {how} before the cluster had a leader; its log is {}{words}", log.display()))
+fn died_at_start(folder: &Path, ended: &Ended) -> Failure {
+    let Ended { name, how, last_words } = ended;
+    let log = layout::log_file(folder, name);
+    Failure::failed(anyhow!("{name} {how} before the cluster had a leader; its log is {}{last_words}", log.display()))
 }
 
 /// How to speak to the cluster: any of its nodes, as its admin.
@@ -162,6 +175,6 @@ impl StopSignals {
 /// Most time from the start of the nodes to a leader: many elections.
 const LEADER_LIMIT: Duration = Duration::from_secs(10);
 /// Short, as nodes that are just starting drop the first packets, and QUIC waits a second before it repeats them.
-const DIAL_LIMIT: Duration = Duration::from_millis(300);
+const DIAL_LIMIT: Duration = Duration::from_millis(600);
 /// Dead guards take nothing but a line in the process table.
 const REAP_EVERY: Duration = Duration::from_secs(1);
