@@ -251,3 +251,38 @@ fn unexpected(reply: &Reply) -> Failure {
 }
 
 const VERSIONS: &str = "node and `pando` may be of different versions";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scripted_node::{Cluster, Turn};
+
+    fn view(confirmed: bool) -> ViewAge {
+        ViewAge { answered_by: "n2".parse().unwrap(), leader: None, confirmed, age_ms: 4_200 }
+    }
+
+    #[tokio::test]
+    async fn a_view_that_no_leader_confirmed_ends_the_command_with_3_unless_it_was_asked_for() {
+        let cluster = Cluster::start(1, |_, _| {
+            Turn::Answer(Box::new(Ok(Reply::Found { found: Found::Nodes(Vec::new()), view: view(false) })))
+        });
+        let connection = Connection::to(&cluster.context()).unwrap();
+        let read = connection.nodes(Freshness::Linearizable).await.unwrap();
+        assert_eq!(unconfirmed(&read.view), "no leader; view of n2, 4.2 s old");
+        assert_eq!(Reading::default().judge(&read.view).unwrap_err().code, Some(Code::Unreached));
+        assert!(Reading { stale: true, ..Reading::default() }.judge(&read.view).is_ok());
+        assert!(Reading::default().judge(&view(true)).is_ok());
+    }
+
+    #[tokio::test]
+    async fn an_answer_to_another_question_is_an_error_and_no_panic() {
+        let cluster = Cluster::start(1, |_, _| {
+            Turn::Answer(Box::new(Ok(Reply::Found { found: Found::Nodes(Vec::new()), view: view(true) })))
+        });
+        let connection = Connection::to(&cluster.context()).unwrap();
+        let failure = connection.tree(None, Freshness::Stale).await.unwrap_err();
+        assert_eq!(failure.code, Some(Code::Failed));
+        let failure = connection.kill("/shop/web".parse().unwrap(), Signal::KILL).await.unwrap_err();
+        assert!(failure.error.unwrap().to_string().contains("may be of different versions"));
+    }
+}

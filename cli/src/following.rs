@@ -91,3 +91,46 @@ fn may_pass(error: &ClientError) -> bool {
         ClientError::Identity(_) | ClientError::Unusable(_) => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use pando_protocol::view::EventRow;
+
+    use super::*;
+    use crate::scripted_node::{Cluster, Turn};
+
+    /// Sends two events, then goes away; the third time it is asked it refuses.
+    fn two_events(call: Call, asked: usize) -> Turn {
+        let Call::Events { after, .. } = call else { return Turn::GoAway(Vec::new()) };
+        if asked > 2 {
+            return Turn::GoAway(vec![Item::Failed(Rejection::BadRequest("enough".into()))]);
+        }
+        Turn::GoAway((1..=2).map(|offset| Item::Event(event(after + offset))).collect())
+    }
+
+    fn event(number: u64) -> EventRow {
+        let (kind, text) = (String::new(), String::new());
+        EventRow { number, cluster_time_ms: 0, at: 0, kind, path: None, node: None, text }
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_breaks_goes_on_elsewhere_without_a_gap_or_a_repetition() {
+        let cluster = Cluster::start(2, two_events);
+        let connection = Connection::to(&cluster.context()).unwrap();
+        let last = Cell::new(0);
+        let mut numbers = Vec::new();
+        let call = |_| Call::Events { after: last.get(), follow: true };
+        let followed = run(&connection, true, call, |item| {
+            if let Item::Event(row) = item {
+                last.set(row.number);
+                numbers.push(row.number);
+            }
+            Ok(())
+        });
+        let failure = followed.await.unwrap_err();
+        assert_eq!(failure.error.unwrap().to_string(), "bad request: enough");
+        assert_eq!(numbers, [1, 2, 3, 4]);
+    }
+}

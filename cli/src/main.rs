@@ -18,6 +18,8 @@ mod exit;
 mod following;
 mod human;
 mod output;
+#[cfg(test)]
+mod scripted_node;
 mod terminal;
 mod waiting;
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -41,17 +42,16 @@ pub struct Ended {
     pub name: NodeName,
     /// How, in words.
     pub how: String,
-    /// The last lines of its log, each on a line of its own below.
+    /// The last lines of its log, each on a line of its own below; empty where it was killed.
     pub last_words: String,
 }
 
 impl Grove {
-    /// Prepares a folder: its lock, its layout, its certificates. Nothing is started yet.
+    /// Prepares a folder for nodes of this program: its lock, its layout, its certificates. Nothing is started yet.
     ///
     /// # Errors
     /// Another `pando dev` runs there, what is wanted does not fit what is there, or something cannot be written.
-    pub fn prepare(folder: &Path, wanted: Wanted) -> Result<Self, Failure> {
-        let program = node_program()?;
+    pub fn prepare(folder: &Path, wanted: Wanted, program: PathBuf) -> Result<Self, Failure> {
         let lock = lock(folder)?;
         let layout = Layout::open(folder, wanted)?;
         let authority = Authority::create_or_load(&folder.join("ca"), CLUSTER).map_err(certs::failure)?;
@@ -122,8 +122,12 @@ impl Grove {
                 Some(Ok((name, status))) => {
                     let process = self.running.remove(&name);
                     Known::forget(&self.folder, &name);
-                    let how = status.map_or_else(|error| format!("cannot be waited for: {error}"), process::ending);
-                    let last_words = process.map(|process| process.last_words(&self.folder, &name)).unwrap_or_default();
+                    let how = status
+                        .as_ref()
+                        .map_or_else(|error| format!("is lost: {error}"), |status| process::ending(*status));
+                    // Who was killed had no time to say why.
+                    let spoke = process.filter(|_| !status.is_ok_and(|status| status.signal() == Some(KILL)));
+                    let last_words = spoke.map(|process| process.last_words(&self.folder, &name)).unwrap_or_default();
                     return Ended { name, how, last_words };
                 }
             }
@@ -177,7 +181,10 @@ impl Grove {
 }
 
 /// The node program beside this one.
-fn node_program() -> Result<PathBuf, Failure> {
+///
+/// # Errors
+/// It is not there.
+pub fn node_program() -> Result<PathBuf, Failure> {
     let own = std::env::current_exe().context("cannot tell where this program is").map_err(Failure::failed)?;
     let program = own.with_file_name(NODE_PROGRAM);
     if program.is_file() {
@@ -210,9 +217,53 @@ fn lock(folder: &Path) -> Result<File, Failure> {
 /// The name in the certificates.
 const CLUSTER: &str = "dev";
 const NODE_PROGRAM: &str = "pando-node";
+/// The number of SIGKILL.
+const KILL: i32 = 9;
 /// How long nodes may take to stop their children.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// How long the kernel may take to end a killed process.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 /// How long the guards of dead nodes may take to end what ran there.
 const GUARD_LIMIT: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A program that says something, leaves an orphan, and ends with its standard input.
+    fn program(folder: &Path) -> PathBuf {
+        let file = folder.join("node");
+        fs::write(&file, "#!/bin/sh\nsetsid sleep 0.5 &\necho started $3\nexec cat\n").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        file
+    }
+
+    // One test for the whole life: adopted orphans belong to the process, and all tests share one.
+    #[tokio::test]
+    async fn a_killed_node_is_told_and_started_again_and_stopping_leaves_no_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("grove");
+        let wanted = Wanted { nodes: Some(2), voters: None };
+        let mut grove = Grove::prepare(&data, wanted, program(folder.path())).unwrap();
+        let second = Grove::prepare(&data, wanted, program(folder.path()));
+        assert_eq!(second.err().unwrap().code, Some(crate::exit::Code::Refused));
+        grove.start_all().unwrap();
+
+        let name: NodeName = "n2".parse().unwrap();
+        let first_pid = grove.pid(&name).unwrap();
+        super::super::kill::run(&data, &name).unwrap();
+        let ended = grove.note_death_of(&name).await;
+        let told: Vec<(&str, &str)> = ended.iter().map(|ended| (ended.name.as_str(), ended.how.as_str())).collect();
+        assert_eq!(told, [("n2", "was ended by SIGKILL")]);
+        assert!(Known::running(&data, &name).is_none());
+
+        let node = grove.layout.node(&name).unwrap().clone();
+        grove.start(&node).unwrap();
+        assert_ne!(grove.pid(&name).unwrap(), first_pid);
+        grove.stop(std::future::pending()).await.unwrap();
+        assert_eq!(orphans::reap(&BTreeSet::new()), []);
+    }
+}

@@ -11,7 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::interval;
 
 use super::control::{self, Listener, Request, Response};
-use super::grove::{Ended, Grove};
+use super::grove::{Ended, Grove, node_program};
 use super::layout::{self, Wanted};
 use super::walk;
 use crate::commands::certs;
@@ -27,7 +27,7 @@ use crate::waiting::{self, Look};
 /// It cannot be started, elects no leader in 10 s, or leaves a process behind.
 pub async fn run(folder: &Path, wanted: Wanted, context_name: &str, environment: &Environment) -> Result<(), Failure> {
     let context_file = environment.context_file()?;
-    let mut grove = Grove::prepare(folder, wanted)?;
+    let mut grove = Grove::prepare(folder, wanted, node_program()?)?;
     let mut stop = StopSignals::listen().map_err(Failure::failed)?;
     let listener = Listener::bind(folder).map_err(Failure::failed)?;
     let context = context_of(&grove)?;
@@ -126,8 +126,6 @@ async fn obey(grove: &mut Grove, request: Request) -> Response {
 
 fn report_death(ended: &Ended) {
     let Ended { name, how, last_words } = ended;
-    // Who was killed said nothing about it.
-    let last_words = if how.ends_with("SIGKILL") { "" } else { last_words };
     output::say(format_args!("pando: {name} {how}; `pando dev start {name}` starts it again{last_words}"));
 }
 
