@@ -1,0 +1,171 @@
+//! The command line: all verbs with their flags.
+
+use clap::{Parser, Subcommand};
+use pando_protocol::ids::{Path, TreeName};
+
+use crate::commands;
+use crate::context::Target;
+use crate::exit::Failure;
+
+/// Runs supervision trees on a cluster: processes that outlive crashes, nodes and leaders.
+///
+/// Exit codes: 0 done; 1 it was tried and failed; 2 usage, bad spec files included; 3 no cluster or no leader was reached; 4 the
+/// cluster refused it.
+#[derive(Debug, Parser)]
+#[command(name = "pando", version, max_term_width = 110, disable_help_subcommand = true)]
+pub struct Arguments {
+    #[command(flatten)]
+    target: Target,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Dev(commands::dev::Dev),
+    Certs(commands::certs::Certs),
+    Apply(commands::apply::Apply),
+    Diff(commands::diff::Diff),
+    Delete(commands::delete::Delete),
+    Tree(commands::tree::Tree),
+    Status(commands::status::Status),
+    Explain(commands::explain::Explain),
+    History(commands::history::History),
+    Events(commands::events::Events),
+    Logs(commands::logs::Logs),
+    Wait(commands::wait::Wait),
+    Start(commands::start::Start),
+    Stop(commands::stop::Stop),
+    Restart(commands::restart::Restart),
+    Kill(commands::kill::Kill),
+    Node(commands::node::Node),
+    Cluster(commands::cluster::Cluster),
+}
+
+impl Arguments {
+    /// Does what was asked.
+    ///
+    /// # Errors
+    /// It could not be done; the failure holds the exit code.
+    pub async fn run(self) -> Result<(), Failure> {
+        let Self { target, verb } = self;
+        match verb {
+            Verb::Dev(verb) => verb.run(&target).await,
+            Verb::Certs(verb) => verb.run(&target),
+            Verb::Apply(verb) => verb.run(&target).await,
+            Verb::Diff(verb) => verb.run(&target).await,
+            Verb::Delete(verb) => verb.run(&target).await,
+            Verb::Tree(verb) => verb.run(&target).await,
+            Verb::Status(verb) => verb.run(&target).await,
+            Verb::Explain(verb) => verb.run(&target).await,
+            Verb::History(verb) => verb.run(&target).await,
+            Verb::Events(verb) => verb.run(&target).await,
+            Verb::Logs(verb) => verb.run(&target).await,
+            Verb::Wait(verb) => verb.run(&target).await,
+            Verb::Start(verb) => verb.run(&target).await,
+            Verb::Stop(verb) => verb.run(&target).await,
+            Verb::Restart(verb) => verb.run(&target).await,
+            Verb::Kill(verb) => verb.run(&target).await,
+            Verb::Node(verb) => verb.run(&target).await,
+            Verb::Cluster(verb) => verb.run(&target).await,
+        }
+    }
+}
+
+/// Reads a path; the leading slash may be left out.
+///
+/// # Errors
+/// It is none.
+pub fn path(text: &str) -> Result<Path, String> {
+    let slashed = if text.starts_with('/') { text.to_owned() } else { format!("/{text}") };
+    let trimmed = slashed.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(&slashed);
+    trimmed.parse().map_err(|error: pando_protocol::ids::BadName| error.to_string())
+}
+
+/// Reads the name of a tree; the path of its root is one too.
+///
+/// # Errors
+/// It is none.
+pub fn tree_name(text: &str) -> Result<TreeName, String> {
+    let root = path(text)?;
+    if root.depth() == 1 {
+        return Ok(root.tree());
+    }
+    Err(format!("{text:?} lies inside a tree: expected the name of a whole tree, like {}", root.tree()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<Arguments, clap::Error> {
+        Arguments::try_parse_from(line.split(' '))
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_is_understood() {
+        for line in [
+            "pando dev",
+            "pando dev --nodes 5 --voters 5 --data /tmp/grove",
+            "pando dev kill n2",
+            "pando dev start n2 --data /tmp/grove",
+            "pando certs --ca ca --cluster grove --node n1 --node n2=/keys/n2 --admin --endpoints a:1,b:2",
+            "pando certs --ca ca --admin /keys/me",
+            "pando apply shop.toml --wait --timeout 30s",
+            "pando apply - --dry-run",
+            "pando diff shop.toml --output json",
+            "pando delete shop --wait",
+            "pando tree",
+            "pando tree /shop/ingest --watch --stale",
+            "pando status --output json",
+            "pando explain shop/web",
+            "pando history /shop/web --output json",
+            "pando events --follow --after 12",
+            "pando logs shop/web --follow --tail 20",
+            "pando wait shop --timeout 2m",
+            "pando start shop/web",
+            "pando stop shop/web",
+            "pando restart shop",
+            "pando kill shop/web",
+            "pando kill shop/web TERM",
+            "pando node ls",
+            "pando cluster status --stale",
+            "pando cluster transfer",
+            "pando --context dev cluster transfer n2",
+        ] {
+            assert!(parse(line).is_ok(), "{line}: {}", parse(line).unwrap_err());
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused_before_anything_is_tried() {
+        for line in [
+            "pando",
+            "pando tree /Shop",
+            "pando delete shop/web",
+            "pando kill shop/web SIGNONSENSE",
+            "pando wait shop --timeout soon",
+            "pando apply shop.toml --dry-run --wait",
+            "pando tree --endpoints nowhere",
+            "pando dev --nodes 0",
+            "pando dev --voters 2",
+        ] {
+            assert_eq!(parse(line).map(|_| ()).unwrap_err().exit_code(), 2, "{line}");
+        }
+    }
+
+    #[test]
+    fn paths_need_no_leading_slash() {
+        assert_eq!(path("shop/web").unwrap().as_str(), "/shop/web");
+        assert_eq!(path("/shop/").unwrap().as_str(), "/shop");
+        assert!(path("").is_err() && path("/").is_err());
+        assert_eq!(tree_name("/shop").unwrap().as_str(), "shop");
+    }
+}

@@ -1,0 +1,134 @@
+//! Waiting for something to become true in the cluster: short questions, a bound, and a line of progress.
+
+use std::time::Duration;
+
+use anyhow::anyhow;
+use pando_protocol::ids::Path;
+use pando_protocol::message::Settled;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::connection::{Connection, unconfirmed};
+use crate::exit::{Code, Failure};
+use crate::human;
+use crate::terminal::Progress;
+
+/// Pause between two questions: short beside what a person notices, long beside what an answer costs.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What one look at the cluster showed.
+pub enum Look<T> {
+    /// It is so.
+    There(T),
+    /// It is not so yet; what is missing.
+    NotYet(String),
+    /// Nobody with authority answered; what came instead.
+    Unsure(String),
+}
+
+/// Looks until it is so, for at most `limit`; `what` completes *waiting for*. A cluster that cannot be reached for a while is asked again.
+///
+/// # Errors
+/// The limit passed (1, or 3 where no leader ever answered; with what was last seen), or a look failed for good.
+pub async fn until<T>(
+    what: &str,
+    limit: Duration,
+    mut look: impl AsyncFnMut() -> Result<Look<T>, Failure>,
+) -> Result<T, Failure> {
+    let started = Instant::now();
+    let deadline = started + limit;
+    let mut progress = Progress::new();
+    let mut code = Code::Unreached;
+    let mut last_seen = "no answer yet".to_owned();
+    loop {
+        match timeout_at(deadline, look()).await {
+            Ok(Ok(Look::There(value))) => return Ok(value),
+            Ok(Ok(Look::NotYet(seen))) => (code, last_seen) = (Code::Failed, seen),
+            Ok(Ok(Look::Unsure(seen))) => last_seen = seen,
+            Ok(Err(Failure { code: Some(Code::Unreached), error })) => {
+                last_seen = error.map_or_else(|| "the cluster was not reached".into(), |error| format!("{error:#}"));
+            }
+            Ok(Err(failure)) => return Err(failure),
+            Err(_) => {}
+        }
+        if Instant::now() + PAUSE > deadline {
+            let error = anyhow!("gave up waiting for {what} after {}; last seen: {last_seen}", human::duration(limit));
+            return Err(Failure { code: Some(code), error: Some(error) });
+        }
+        progress.show(&format!("waiting for {what} ({}): {last_seen}", human::duration(started.elapsed())));
+        sleep_until(Instant::now() + PAUSE).await;
+    }
+}
+
+/// Waits until everything at and below `path` that should run is ready.
+///
+/// # Errors
+/// The tree failed, with its causes; the limit passed; or there is no such path.
+pub async fn until_whole(connection: &Connection, path: &Path, limit: Duration) -> Result<Settled, Failure> {
+    let what = format!("{path} to be whole");
+    until(&what, limit, async || {
+        let read = connection.settled(path.clone()).await?;
+        if !read.view.confirmed {
+            return Ok(Look::Unsure(unconfirmed(&read.view)));
+        }
+        judge(path, read.value)
+    })
+    .await
+}
+
+fn judge(path: &Path, settled: Settled) -> Result<Look<Settled>, Failure> {
+    if let Some(causes) = &settled.failed {
+        return Err(Failure::failed(anyhow!(
+            "tree /{tree} has failed and stays down: {causes}; `pando explain {path}` tells more, `pando restart {tree}` or a \
+             corrected spec clears it",
+            tree = path.tree()
+        )));
+    }
+    if settled.whole {
+        return Ok(Look::There(settled));
+    }
+    let missing = settled.missing.join("; ");
+    let missing = if missing.is_empty() { String::new() } else { format!("; missing: {missing}") };
+    Ok(Look::NotYet(format!("{} of {} ready{missing}", settled.ready, settled.configured)))
+}
+
+#[cfg(test)]
+mod tests {
+    use pando_protocol::view::Verdict;
+
+    use super::*;
+
+    fn settled(ready: u32, failed: Option<&str>) -> Settled {
+        let missing = if ready < 2 { vec!["/shop/web waits for a node with disk=ssd".to_owned()] } else { Vec::new() };
+        let failed = failed.map(str::to_owned);
+        Settled { whole: ready == 2, failed, verdict: Verdict::Short, ready, configured: 2, missing }
+    }
+
+    #[test]
+    fn a_tree_that_failed_is_not_waited_for() {
+        let shop: Path = "/shop".parse().unwrap();
+        let failure = judge(&shop, settled(0, Some("6 crashes in 10 s"))).err().unwrap();
+        assert_eq!(failure.code, Some(Code::Failed));
+        let text = format!("{:#}", failure.error.unwrap());
+        assert!(text.contains("6 crashes in 10 s") && text.contains("`pando restart shop`"), "{text}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_the_wait_says_what_is_missing() {
+        let shop: Path = "/shop".parse().unwrap();
+        let waited = until("/shop", Duration::from_secs(3), async || judge(&shop, settled(1, None)));
+        let failure = waited.await.map(|_| ()).unwrap_err();
+        assert_eq!(failure.code, Some(Code::Failed));
+        assert_eq!(
+            failure.error.unwrap().to_string(),
+            "gave up waiting for /shop after 3.0 s; last seen: 1 of 2 ready; missing: /shop/web waits for a node with disk=ssd"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cluster_that_never_answers_is_told_apart_from_one_that_says_no() {
+        let waited = until::<()>("/shop", Duration::from_secs(1), async || {
+            Err(Failure::unreached(anyhow!("connection refused")))
+        });
+        assert_eq!(waited.await.unwrap_err().code, Some(Code::Unreached));
+    }
+}
