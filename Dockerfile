@@ -13,7 +13,8 @@ COPY cli/Cargo.toml cli/
 COPY examples/Cargo.toml examples/
 COPY tests/Cargo.toml tests/
 RUN for package in protocol node/supervision node cli examples tests; do \
-      mkdir $package/src && touch $package/src/lib.rs && echo 'fn main() {}' >$package/src/main.rs || exit 1; \
+      mkdir $package/src && echo '//! Empty.' >$package/src/lib.rs || exit 1; \
+      printf '//! Empty.\nfn main() {}\n' >$package/src/main.rs || exit 1; \
     done \
  && cargo build --release --locked \
  && rm -r protocol/src node/supervision/src node/src cli/src examples/src

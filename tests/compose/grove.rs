@@ -60,7 +60,8 @@ pub struct Grove {
 impl Grove {
     /// Builds the image and starts the containers.
     pub fn start() -> Result<Self> {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docker-compose.yml");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the tests lie in the project's folder")?;
+        let file = root.join("docker-compose.yml");
         let project = format!("pando-test-{}", std::process::id());
         let grove = Self { program: compose_program()?, file, project, is_up: true };
         process::run(grove.compose().arg("build"), BUILD)?;
