@@ -1,20 +1,74 @@
 //! The `pando-node` program.
 
-use std::io;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Duration;
 
+use clap::Parser;
+use pando_node::config::Arguments;
 use pando_node::guard::ObituaryContext;
+use pando_node::{guard, launcher, node, telemetry, transport};
+use pando_protocol::client::identity::Identity;
 use pando_protocol::session::ObituaryReply;
 
-fn main() {
+/// Whoever supervises a node starts it again when it ends with this.
+const START_AGAIN: u8 = 70;
+const USAGE: u8 = 2;
+
+const HELP: &str = "\
+pando-node run --help       a node: its flags
+pando-node launch -- …      PID 1 of a container: passes signals on, reaps, and waits for the guard of a dead node
+pando-node guard            started by the node itself
+";
+
+fn main() -> ExitCode {
     // Guard and launcher fork, so they begin before any thread, runtime or logger exists.
-    let mut arguments = std::env::args_os().skip(1);
-    match arguments.next().as_deref().and_then(|word| word.to_str()) {
-        Some("guard") => pando_node::guard::main(&mut report_death),
-        Some("launch") => pando_node::launcher::main(arguments),
-        _ => {}
+    let mut words = std::env::args_os();
+    let program = words.next().unwrap_or_default();
+    match words.next().as_deref().and_then(|word| word.to_str()) {
+        Some("guard") => guard::main(&mut report_death),
+        Some("launch") => launcher::main(words),
+        Some("run") => run(Arguments::parse_from(std::iter::once(program).chain(words))),
+        _ => {
+            _ = io::stderr().write_all(HELP.as_bytes());
+            ExitCode::from(USAGE)
+        }
     }
 }
 
-fn report_death(_: &ObituaryContext<'_>) -> io::Result<ObituaryReply> {
-    Err(io::Error::new(io::ErrorKind::Unsupported, "this build has no transport for obituaries"))
+fn run(arguments: Arguments) -> ExitCode {
+    let config = match arguments.check() {
+        Ok(config) => config,
+        Err(error) => {
+            _ = writeln!(io::stderr(), "pando-node: {error}");
+            return ExitCode::from(USAGE);
+        }
+    };
+    telemetry::start_logging();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!(%error, "no runtime");
+            return ExitCode::from(START_AGAIN);
+        }
+    };
+    let ended = runtime.block_on(node::run(config));
+    // Blocking reads of standard input and logs must not hold up the end.
+    runtime.shutdown_timeout(Duration::from_millis(200));
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let why = format!("{error:#}");
+            tracing::error!(why, "the node ends");
+            _ = writeln!(io::stderr(), "pando-node: {why}");
+            ExitCode::from(START_AGAIN)
+        }
+    }
+}
+
+/// Tells a voter that everything which ran here is gone. Runs in the guard, without a runtime.
+fn report_death(context: &ObituaryContext<'_>) -> io::Result<ObituaryReply> {
+    let identity = Identity::load(context.identity).map_err(io::Error::other)?;
+    let voter = &context.voter;
+    transport::obituary::send(&identity, &voter.address, &voter.name, context.obituary, context.limit)
 }

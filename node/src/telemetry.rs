@@ -1,1 +1,124 @@
-//! Metrics and tracing.
+//! Logs and metrics. Metrics are read off the replicated state when they are asked for, so that every voter tells the same.
+
+use std::fmt::Write as _;
+
+use openraft::AsyncRuntime;
+use pando_protocol::view::{Kind, State};
+use pando_supervision::cluster::SupervisorPhase;
+use pando_supervision::report;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::control::Control;
+
+/// Starts writing logs to standard error: `info` and above, or what `PANDO_LOG` says.
+pub fn start_logging() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("PANDO_LOG")
+        .unwrap_or_else(|_| "info,openraft=warn,quinn=warn".into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfPath {
+    path: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfCause {
+    path: String,
+    cause: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfTree {
+    tree: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfNode {
+    node: String,
+}
+
+/// The metrics of the cluster as this voter knows it, in the text format of OpenMetrics.
+pub fn metrics<R: AsyncRuntime>(control: &Control<R>) -> String {
+    let mut registry = Registry::with_prefix("pando");
+    let (panics, cluster) = {
+        let published = control.published.borrow();
+        (published.panics, published.cluster.clone())
+    };
+    let endings = Family::<OfCause, Counter>::default();
+    let (alive, configured) = (Family::<OfPath, Gauge>::default(), Family::<OfPath, Gauge>::default());
+    let restarts = Family::<OfPath, Counter>::default();
+    let failed = Family::<OfTree, Gauge>::default();
+    let losses = Family::<OfNode, Counter>::default();
+    registry.register("restarts", "Restarts that a budget paid for, by member", restarts.clone());
+    registry.register("endings", "Endings of runs, by member and class of cause", endings.clone());
+    registry.register("children_alive", "Ready children at and below a supervisor", alive.clone());
+    registry.register("children_configured", "Children at and below a supervisor that should run", configured.clone());
+    registry.register(
+        "tree_failed",
+        "1 for a tree that has failed and waits for an operator: alert on it",
+        failed.clone(),
+    );
+    registry.register("node_losses", "Sessions of a node that ended without its word", losses.clone());
+    for row in report::tree(&cluster, None) {
+        let path = row.path.to_string();
+        restarts.get_or_create(&OfPath { path: path.clone() }).inc_by(row.restarts);
+        if row.kind == Kind::Supervisor {
+            alive.get_or_create(&OfPath { path: path.clone() }).set(i64::from(row.alive));
+            configured.get_or_create(&OfPath { path: path.clone() }).set(i64::from(row.configured));
+        }
+        if row.path.depth() == 1 {
+            let tree = row.path.tree().to_string();
+            failed.get_or_create(&OfTree { tree }).set(i64::from(row.state == State::Failed));
+        }
+        for (class, count) in cluster.member(&row.path).map(|member| member.endings.clone()).unwrap_or_default() {
+            let cause = class.as_str().to_owned();
+            endings.get_or_create(&OfCause { path: path.clone(), cause }).inc_by(count);
+        }
+    }
+    for row in report::nodes(&cluster) {
+        losses.get_or_create(&OfNode { node: row.name.to_string() }).inc_by(row.losses);
+    }
+    let rules = Counter::<u64>::default();
+    rules.inc_by(panics);
+    registry.register(
+        "rule_panics",
+        "Commands left out because a rule panicked on them, on this node since it started: a bug",
+        rules,
+    );
+    let leads: Gauge = Gauge::default();
+    leads.set(i64::from(control.leads()));
+    registry.register("leads", "1 on the node that leads", leads);
+    let time: Gauge = Gauge::default();
+    time.set(i64::try_from(cluster.head.now.as_secs()).unwrap_or(i64::MAX));
+    registry.register_with_unit("cluster_time", "Time in which the cluster ran", Unit::Seconds, time);
+    let mut text = String::new();
+    if encode(&mut text, &registry).is_err() {
+        _ = writeln!(text, "# the metrics could not be written");
+    }
+    text
+}
+
+/// Whether a tree is ready: not failed, and everything that should run is ready. `Err` says why not.
+///
+/// # Errors
+/// The sentence for the answer's body.
+pub fn tree_ready<R: AsyncRuntime>(control: &Control<R>, tree: &str) -> Result<(), String> {
+    let path = format!("/{tree}").parse().map_err(|error| format!("{error}"))?;
+    let cluster = control.cluster();
+    if let Some(SupervisorPhase::Failed(cause)) = cluster.supervisor(&path).map(|root| &root.phase) {
+        return Err(format!("failed: {cause}"));
+    }
+    match report::settled(&cluster, &path) {
+        None => Err(format!("there is no tree {tree}")),
+        Some(settled) if settled.whole => Ok(()),
+        Some(settled) => {
+            Err(format!("{} of {} ready; {}", settled.ready, settled.configured, settled.missing.join("; ")))
+        }
+    }
+}

@@ -56,6 +56,8 @@ pub struct SessionRequest {
     pub labels: Vec<Label>,
     /// Its capacity.
     pub slots: u32,
+    /// The node process.
+    pub pid: u32,
     /// Sessions of this node that are proven over: the caller holds the lock that their guard held and found no process of
     /// them, or the machine was started anew since.
     pub proven_over: Vec<SessionId>,

@@ -181,7 +181,7 @@ pub struct NodeRow {
     pub state: NodeState,
     /// Its newest session.
     pub session: Option<SessionId>,
-    /// The node process, where the answering node knows it: its own.
+    /// The node process; `None` while it has no session.
     pub pid: Option<u32>,
     /// The children assigned to it.
     pub children: u32,

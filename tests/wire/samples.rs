@@ -238,7 +238,7 @@ fn observations() -> Vec<Observation> {
             ran: Duration::from_millis(12),
             healthy: Some(Duration::ZERO),
             out_of_memory: OutOfMemory::Likely,
-            stderr: "boom\n".into(),
+            stderr: Some("boom\n".into()),
         },
     };
     let mut observations: Vec<Observation> = how.into_iter().map(exited).collect();
@@ -319,7 +319,7 @@ fn session_request() -> SessionRequest {
         role: NodeRole::Agent,
         labels: vec!["zone=a".parse().unwrap()],
         slots: 16,
-        boot_id: "b1".into(),
+        pid: 4_242,
         proven_over: vec![SessionId(1), SessionId(2)],
     }
 }
@@ -394,6 +394,7 @@ fn history_row() -> HistoryRow {
         first: 1_700_000_000_000,
         last: 1_700_000_000_100,
         chain: vec![cause_row()],
+        earlier: vec![cause_row()],
     }
 }
 
@@ -557,6 +558,7 @@ impl Elements {
             first: 0,
             last: 0,
             chain: vec![],
+            earlier: vec![],
         };
         self.found(Found::History(vec![row; self.0]))
     }

@@ -45,7 +45,8 @@ fn render(path: &Path, rows: &[HistoryRow], now: u64, colour: bool) -> String {
     }
     let mut table = Table::new(["INCARNATION", "NODE", "ENDED", "COUNT", "CAUSE", "PAID BY", "DECISION"]);
     for row in rows {
-        let HistoryRow { incarnation, node, cause, charged: _, payer, decision, count, first: _, last, chain } = row;
+        let HistoryRow { incarnation, node, cause, charged: _, payer, decision, count, first: _, last, chain, earlier } =
+            row;
         table.row([
             incarnation.map(|incarnation| incarnation.to_string()).unwrap_or_default().into(),
             node.as_ref().map(ToString::to_string).unwrap_or_default().into(),
@@ -66,6 +67,10 @@ fn render(path: &Path, rows: &[HistoryRow], now: u64, colour: bool) -> String {
         }
         for line in last_lines(cause, chain) {
             table.note(format!("  │ {line}"));
+        }
+        if !earlier.is_empty() {
+            let before: Vec<_> = earlier.iter().map(|cause| format!("{}: {}", cause.path, cause.message)).collect();
+            table.note(format!("  after {}", before.join("; ")));
         }
     }
     table.render(colour)
@@ -106,6 +111,7 @@ mod tests {
             first: 50_000,
             last: 58_000,
             chain: Vec::new(),
+            earlier: Vec::new(),
         }
     }
 
@@ -122,6 +128,7 @@ mod tests {
             first: 60_000,
             last: 60_000,
             chain: Vec::new(),
+            earlier: Vec::new(),
         };
         let expected = "\
 INCARNATION  NODE  ENDED      COUNT              CAUSE                            PAID BY  DECISION

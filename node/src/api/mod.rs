@@ -1,1 +1,52 @@
-//! Answers clients.
+//! Answers clients, on whichever node they ask.
+//!
+//! ```text
+//!   client ──► [serve] ── role ──┬─ write ──► the leader: here, or over there     ──► proposer
+//!                                ├─ read  ──► the leader's state after a proof, or ours, labelled
+//!                                ├─ events, logs: streams
+//!                                └─ kill, transfer
+//!   an agent holds no state: it passes the call on to a voter
+//! ```
+//!
+//! Decides nothing about supervision; the rules do.
+
+mod forward;
+mod operate;
+mod read;
+mod relay;
+mod serve;
+mod streams;
+mod write;
+
+use std::collections::BTreeMap;
+
+use openraft::impls::TokioRuntime;
+use pando_protocol::ids::NodeName;
+
+use crate::control::Control;
+use crate::local::LocalChildren;
+use crate::transport::Peers;
+
+/// What answering takes.
+pub struct Api {
+    /// This node.
+    pub own: NodeName,
+    /// The cluster's name.
+    pub cluster: String,
+    /// The replicated state; `None` on an agent.
+    pub control: Option<Control<TokioRuntime>>,
+    /// The ways to other nodes.
+    pub peers: Peers,
+    /// The configured voters.
+    pub voters: BTreeMap<NodeName, String>,
+    /// What runs here.
+    pub children: LocalChildren,
+}
+
+impl Api {
+    /// Whether a node belongs to the cluster: a configured voter, or one with a session. An agent knows the voters only.
+    pub fn knows(&self, node: &NodeName, voters: &BTreeMap<NodeName, String>) -> bool {
+        let has_session = |control: &Control<TokioRuntime>| control.published.borrow().cluster.nodes.contains_key(node);
+        voters.contains_key(node) || self.control.as_ref().is_some_and(has_session)
+    }
+}

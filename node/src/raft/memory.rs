@@ -91,9 +91,12 @@ impl MemorySnapshot {
 }
 
 impl SnapshotSource for MemorySnapshot {
-    async fn next_piece(&mut self) -> io::Result<Option<Bytes>> {
-        let size = self.rest.len().min(1_500_000);
-        Ok((size > 0).then(|| self.rest.split_to(size)))
+    fn pieces(&self) -> Box<dyn Iterator<Item = io::Result<Bytes>> + Send> {
+        let mut rest = self.rest.clone();
+        Box::new(std::iter::from_fn(move || {
+            let size = rest.len().min(1_500_000);
+            (size > 0).then(|| Ok(rest.split_to(size)))
+        }))
     }
 }
 

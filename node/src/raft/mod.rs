@@ -1,7 +1,15 @@
 //! Raft: everything that names openraft.
 
+pub mod bootstrap;
+pub mod campaign;
 pub mod config;
+pub mod leadership;
+pub mod network;
+pub mod proposer;
+pub mod questions;
+pub mod service;
 pub mod state_machine;
+pub mod transfer;
 pub mod types;
 pub mod wire;
 
@@ -9,3 +17,6 @@ pub mod wire;
 mod group;
 #[cfg(test)]
 mod memory;
+
+/// Raft on the runtime `R`.
+pub type Raft<R> = openraft::Raft<types::Types<R>, state_machine::StateMachine<R>>;

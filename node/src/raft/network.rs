@@ -38,10 +38,10 @@ use super::types::{CommittedLeaderId, NodeTypes, RaftId, Vote, Voter};
 use super::wire::{self, Answer, AppendAnswer, Chunk, Envelope, Progress, Request, SnapshotHeader};
 use crate::transport::peers::{Lane, Peers};
 
-/// A snapshot that can be sent: it gives its bytes from the beginning, in pieces of any size.
+/// A snapshot that can be sent.
 pub trait SnapshotSource: Send + 'static {
-    /// The next piece; `None` at the end.
-    fn next_piece(&mut self) -> impl Future<Output = io::Result<Option<Bytes>>> + Send;
+    /// Its bytes from the beginning, in pieces of any size, read as they are asked for.
+    fn pieces(&self) -> Box<dyn Iterator<Item = io::Result<Bytes>> + Send>;
 }
 
 /// The deadlines of Raft's network.
@@ -327,14 +327,11 @@ impl<S: SnapshotSource> Link<S> {
 
 /// Sends all of a snapshot. It fails only where the snapshot cannot be read: where the receiver takes no more, its last word
 /// or its silence says why.
-async fn send_chunks<S: SnapshotSource>(
-    envelope: Envelope,
-    mut snapshot: S,
-    mut writer: FrameWriter,
-) -> io::Result<()> {
+async fn send_chunks<S: SnapshotSource>(envelope: Envelope, snapshot: S, mut writer: FrameWriter) -> io::Result<()> {
     let mut taken = writer.send(&envelope).await.is_ok();
+    let mut pieces = snapshot.pieces();
     while taken {
-        let Some(mut piece) = snapshot.next_piece().await? else { break };
+        let Some(mut piece) = pieces.next().transpose()? else { break };
         while taken && !piece.is_empty() {
             let bytes = piece.split_to(piece.len().min(CHUNK));
             taken = writer.send(&Chunk { bytes, last: false }).await.is_ok();

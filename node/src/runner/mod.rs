@@ -1,15 +1,30 @@
-//! Starts and stops children on this node.
+//! Runs what the cluster wants to run on this node.
+//!
+//! ```text
+//!   voters ◄─ Ask, Beat, Observe ── [Runner] ── start, stop, renew ──► children ──► guard ──► reapers
+//!          ── Granted, Answer, Desired ──►     ◄── started, ready, exited ──
+//! ```
+//!
+//! The runner decides nothing about what should run: it compares what it is told with what runs (`plan`), and acts. It acts
+//! under one session at a time, and never after its lease.
 
 mod capture;
 pub mod children;
 mod environment;
+pub mod lease;
 mod link;
+pub mod local;
 mod log_writer;
 pub mod logs;
 mod loss;
 mod memory;
 mod ready;
+pub mod record;
 mod run;
 mod run_table;
 mod runs;
+mod session;
 mod start;
+pub mod voters;
+
+pub use session::{Facts, Feeds, Pace, Processes, Runner, RunnerError, RunnerHandle, SignalReply, Signalled};

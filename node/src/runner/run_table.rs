@@ -1,7 +1,6 @@
 //! What is known of each run between its start and the end of its tree.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,7 +43,6 @@ pub struct RunTable {
 #[derive(Default)]
 struct PathMemory {
     newest: Incarnation,
-    stderr: u64,
 }
 
 impl RunTable {
@@ -143,7 +141,7 @@ impl RunTable {
             ran: Duration::ZERO,
             healthy: None,
             out_of_memory: OutOfMemory::No,
-            stderr: String::new(),
+            stderr: Some(String::new()),
         };
         self.events.push_back(ChildEvent::Exited { path, incarnation, exit, at: Instant::now() });
     }
@@ -335,7 +333,7 @@ impl RunTable {
             ran: run.ran(&ending, at),
             healthy: run.healthy(&ending, at),
             out_of_memory: self.judge_memory(&run, &ending, at),
-            stderr: self.only_if_new(&run.path, stderr),
+            stderr: Some(stderr),
             how: run.how(ending),
         };
         self.events.push_back(ChildEvent::Exited { path: run.path, incarnation, exit, at });
@@ -345,13 +343,5 @@ impl RunTable {
         let suspicious = ending.how == EndedHow::Signal(Signal::KILL) && !ending.killed;
         let since = run.process.map_or(at, |process| process.started);
         if suspicious && self.out_of_memory.rose_since(since, at) { OutOfMemory::Likely } else { OutOfMemory::No }
-    }
-
-    fn only_if_new(&mut self, path: &Path, stderr: String) -> String {
-        let mut hasher = DefaultHasher::new();
-        stderr.hash(&mut hasher);
-        let hash = hasher.finish();
-        let memory = self.memory_of_paths.entry(path.clone()).or_default();
-        if std::mem::replace(&mut memory.stderr, hash) == hash { String::new() } else { stderr }
     }
 }

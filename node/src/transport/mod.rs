@@ -14,5 +14,8 @@ pub mod obituary;
 pub mod peers;
 pub mod server;
 
+pub use peers::{Lane, Peers};
+pub use server::IncomingStream;
+
 #[cfg(test)]
 pub(crate) mod fixture;

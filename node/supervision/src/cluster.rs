@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use imbl::{OrdMap, OrdSet};
-use pando_protocol::cause::{Cause, CauseChain};
+use pando_protocol::cause::{Cause, CauseChain, CauseClass};
 use pando_protocol::ids::{ChildId, ClientId, Incarnation, NodeName, Path, SessionId, TreeName};
 use pando_protocol::session::NodeRole;
 use pando_protocol::spec::{AutoShutdown, Backoff, Intensity, Label, ProcessSpec, Restart, Strategy, TreeSpec};
@@ -100,6 +100,8 @@ pub struct Member {
     pub history: Vec<Arc<HistoryEntry>>,
     /// Nodes that were lost while it ran there.
     pub node_losses: BTreeMap<NodeName, u64>,
+    /// How often its runs ended, by class of cause.
+    pub endings: BTreeMap<CauseClass, u64>,
     /// What it is.
     pub body: Body,
 }
@@ -323,6 +325,8 @@ pub struct Node {
     pub labels: BTreeSet<Label>,
     /// Its capacity.
     pub slots: u32,
+    /// The node process of its newest session.
+    pub pid: u32,
     /// The session under which it is given work; `None` while it is down.
     pub current: Option<SessionId>,
     /// Every session that is not known to be over: the current one, and older ones whose processes may still run.

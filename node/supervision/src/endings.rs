@@ -42,6 +42,7 @@ impl Change<'_> {
         let text = format!("{path} ended on {}: {}", run.node, cause.message);
         self.event(EventKind::ChildExited, Some(path), Some(&run.node), text);
         let class = cause.class;
+        *self.member(path).endings.entry(class).or_default() += 1;
         let cause = chain(cause);
         if let Some(why) = self.unwanted(path) {
             return self.stay_down(path, &cause, why);

@@ -27,7 +27,7 @@ const BRAKE_JITTER_MS: u64 = 1_000;
 impl Change<'_> {
     /// A runner asks for a session: grants it, and ends those that it proves over.
     pub fn grant_session(&mut self, request: SessionRequest) -> Outcome {
-        let SessionRequest { node: name, nonce, address, role, labels, slots, proven_over } = request;
+        let SessionRequest { node: name, nonce, address, role, labels, slots, pid, proven_over } = request;
         if let Some(node) = self.cluster.nodes.get(&name)
             && let Some(current) = node.current
             && node.sessions.get(&current).is_some_and(|session| session.nonce == nonce)
@@ -58,8 +58,16 @@ impl Change<'_> {
             losses = known.losses;
         }
         sessions.insert(id, session);
-        let node =
-            Node { address, role, labels: labels.into_iter().collect(), slots, current: Some(id), sessions, losses };
+        let node = Node {
+            address,
+            role,
+            labels: labels.into_iter().collect(),
+            slots,
+            pid,
+            current: Some(id),
+            sessions,
+            losses,
+        };
         self.cluster.nodes.insert(name.clone(), Arc::new(node));
         self.room_changed = true;
         self.event(EventKind::NodeUp, None, Some(&name), format!("{name} is up (session {id})"));

@@ -415,7 +415,7 @@ pub fn settled(cluster: &Cluster, path: &Path) -> Option<Settled> {
     })
 }
 
-/// The nodes, in order of name. Process ids are not in the state: whoever knows one adds it.
+/// The nodes, in order of name.
 pub fn nodes(cluster: &Cluster) -> Vec<NodeRow> {
     let row = |(name, node): (&NodeName, &std::sync::Arc<crate::cluster::Node>)| {
         let sessions = node.sessions.values();
@@ -431,7 +431,7 @@ pub fn nodes(cluster: &Cluster) -> Vec<NodeRow> {
             role: node.role,
             state,
             session: node.current,
-            pid: None,
+            pid: node.current.map(|_| node.pid),
             children: u32::try_from(children).unwrap_or(u32::MAX),
             used: sessions.map(|session| session.used).sum(),
             slots: node.slots,

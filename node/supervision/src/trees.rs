@@ -159,6 +159,7 @@ impl Change<'_> {
             rate: Rate::default(),
             history: Vec::new(),
             node_losses: Default::default(),
+            endings: Default::default(),
             body,
         };
         self.cluster.members.insert(path.clone(), Arc::new(member));

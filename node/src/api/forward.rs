@@ -1,0 +1,92 @@
+//! To the leader, here or over there, until it answers or time is up.
+
+use std::time::Duration;
+
+use openraft::impls::TokioRuntime;
+use pando_protocol::message::{Answer, Call, Channel};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::Api;
+use crate::control::{Control, Leader};
+use crate::peer::{PeerAnswer, PeerCall};
+use crate::transport::Lane;
+
+/// Between two tries where nothing else is to be waited for.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What became of a call that only the leader can answer.
+pub(super) enum Forwarded {
+    /// The leader answered.
+    Answered(Answer),
+    /// Nobody did in time. Whether the call ever reached a leader, and what was seen last.
+    TimedOut { was_sent: bool, last_seen: String },
+}
+
+enum Tried {
+    Answered(Answer),
+    /// It was sent, and no answer came.
+    Lost(String),
+    /// It was not acted on.
+    NotDone(String),
+}
+
+impl Api {
+    /// Has the leader answer `call`, wherever it is: tried again with each new leader until `limit`, so only for calls that
+    /// may be applied again.
+    pub(super) async fn to_leader(&self, control: &Control<TokioRuntime>, call: &Call, limit: Duration) -> Forwarded {
+        let end = Instant::now() + limit;
+        let (mut was_sent, mut last_seen) = (false, "no leader is known here".to_owned());
+        while Instant::now() < end {
+            let tried = if control.leads() {
+                match timeout(end - Instant::now(), self.lead(call.clone())).await {
+                    Ok(Some(answer)) => Tried::Answered(answer),
+                    Ok(None) => Tried::Lost("leadership was lost".into()),
+                    Err(_) => Tried::Lost("a majority of the voters does not answer".into()),
+                }
+            } else {
+                match control.leader_within(end - Instant::now()).await {
+                    Some(leader) if leader.name == self.own => Tried::NotDone("this node is about to lead".into()),
+                    Some(leader) => self.ask(control, &leader, call, end).await,
+                    None => Tried::NotDone(last_seen.clone()),
+                }
+            };
+            match tried {
+                Tried::Answered(answer) => return Forwarded::Answered(answer),
+                Tried::Lost(why) => (was_sent, last_seen) = (true, why),
+                Tried::NotDone(why) => last_seen = why,
+            }
+            sleep(PAUSE).await;
+        }
+        Forwarded::TimedOut { was_sent, last_seen }
+    }
+
+    /// Asks another node as the leader, and gives up as soon as yet another one leads.
+    async fn ask(&self, control: &Control<TokioRuntime>, leader: &Leader, call: &Call, end: Instant) -> Tried {
+        let Leader { name, address } = leader;
+        let question = PeerCall::Lead(call.clone());
+        let answer =
+            self.peers.call::<_, PeerAnswer>(Lane::Call, Channel::Peer, name, address, &question, end - Instant::now());
+        let mut leadership = control.leadership.clone();
+        let moved = leadership.wait_for(|leadership| leadership.leader.as_ref() != Some(leader));
+        tokio::select! {
+            biased;
+            answer = answer => match answer {
+                Ok(PeerAnswer::Led(answer)) => Tried::Answered(answer),
+                Ok(_) => Tried::NotDone(format!("{name} does not lead")),
+                Err(error) => Tried::Lost(format!("{name}: {error}")),
+            },
+            _ = moved => Tried::Lost(format!("{name} does not lead any more")),
+        }
+    }
+
+    /// Answers a call as the leader; `None` where this node does not lead, or lost leadership on the way.
+    pub(super) async fn lead(&self, call: Call) -> Option<Answer> {
+        let control = self.control.as_ref().filter(|control| control.leads())?;
+        match call {
+            Call::Write(write) => self.write_here(control, write).await,
+            Call::Read { query, .. } => self.read_here(control, query).await,
+            Call::Transfer { to } => Some(self.transfer_here(control, to).await),
+            Call::Kill { .. } | Call::Events { .. } | Call::Logs { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Signals to children, and where leadership should be.
+
+use std::time::Duration;
+
+use openraft::impls::TokioRuntime;
+use pando_protocol::ids::{NodeName, Path};
+use pando_protocol::message::{Answer, Call, Channel, Reply};
+use pando_protocol::rejection::Rejection;
+use pando_protocol::spec::Signal;
+use pando_supervision::trees;
+
+use super::Api;
+use super::forward::Forwarded;
+use super::write::no_leader;
+use crate::control::{Control, Urgency};
+use crate::peer::{PeerAnswer, PeerCall};
+use crate::transport::Lane;
+
+/// A signal has this long to reach the node that runs the child.
+const SIGNAL_LIMIT: Duration = Duration::from_secs(3);
+/// A transfer has this long.
+const TRANSFER_LIMIT: Duration = Duration::from_secs(8);
+
+impl Api {
+    /// Sends a signal to the process that runs at `path`, on whichever node that is by this node's state.
+    pub(super) async fn kill(&self, path: Path, signal: Signal) -> Answer {
+        let Some(control) = &self.control else { return Err(no_leader(SIGNAL_LIMIT, "an agent holds no state")) };
+        if control.leads() {
+            _ = control.prove(Urgency::Now).await; // The newest state where it can be had, ours otherwise.
+        }
+        let cluster = control.cluster();
+        if cluster.member(&path).is_none() {
+            return Err(Rejection::NoSuchPath { nearest: trees::nearest(&cluster, &path), path });
+        }
+        let Some(run) = cluster.run(&path).cloned() else {
+            let why = "has no process that runs now: `pando explain` says why".to_owned();
+            return Err(Rejection::WrongState { path, why });
+        };
+        let sent = if run.node == self.own {
+            self.children
+                .signal(path.clone(), signal)
+                .await
+                .map(|sent| (sent.incarnation, sent.pid))
+                .map_err(|e| e.to_string())
+        } else {
+            let address = cluster.nodes.get(&run.node).map(|node| node.address.clone()).unwrap_or_default();
+            let question = PeerCall::Signal { path: path.clone(), signal };
+            let call = self.peers.call::<_, PeerAnswer>(
+                Lane::Call,
+                Channel::Peer,
+                &run.node,
+                &address,
+                &question,
+                SIGNAL_LIMIT,
+            );
+            match call.await {
+                Ok(PeerAnswer::Signalled { incarnation, pid }) => Ok((incarnation, pid)),
+                Ok(PeerAnswer::NotSignalled(why)) => Err(why),
+                Ok(other) => Err(format!("it answered {other:?}")),
+                Err(error) => Err(error.to_string()),
+            }
+        };
+        match sent {
+            Ok((incarnation, pid)) => Ok(Reply::Killed { incarnation, node: run.node, pid }),
+            Err(why) => {
+                let why = format!("was not signalled on {}: {why}; `pando tree` shows where it runs now", run.node);
+                Err(Rejection::WrongState { path, why })
+            }
+        }
+    }
+
+    /// Moves leadership, wherever it is now.
+    pub(super) async fn transfer(&self, to: Option<NodeName>) -> Answer {
+        let Some(control) = &self.control else { return Err(no_leader(TRANSFER_LIMIT, "an agent holds no state")) };
+        match self.to_leader(control, &Call::Transfer { to }, TRANSFER_LIMIT).await {
+            Forwarded::Answered(answer) => answer,
+            Forwarded::TimedOut { last_seen, .. } => Err(no_leader(TRANSFER_LIMIT, &last_seen)),
+        }
+    }
+
+    pub(super) async fn transfer_here(&self, control: &Control<TokioRuntime>, to: Option<NodeName>) -> Answer {
+        match control.transfer(to.clone()).await {
+            Ok(leader) => Ok(Reply::Transferred { leader }),
+            Err(why) => Err(Rejection::NotTransferred { to: to.unwrap_or_else(|| self.own.clone()), why }),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Reads: from the leader's state after a proof, or from this node's own, labelled with its age.
+
+use std::time::Duration;
+
+use openraft::Instant;
+use openraft::impls::TokioRuntime;
+use pando_protocol::ids::Path;
+use pando_protocol::message::{Answer, Call, Found, Freshness, Query, Reply, ViewAge};
+use pando_protocol::rejection::Rejection;
+use pando_protocol::view::ClusterRow;
+use pando_supervision::{Cluster, report, trees};
+
+use super::Api;
+use super::forward::Forwarded;
+use super::write::no_leader;
+use crate::control::{Control, Urgency};
+
+/// A read that finds no leader in this time is answered from the local state.
+const READ_LIMIT: Duration = Duration::from_secs(2);
+
+impl Api {
+    /// Answers a query as fresh as it asks.
+    pub(super) async fn read(&self, query: Query, freshness: Freshness) -> Answer {
+        let Some(control) = &self.control else { return Err(no_leader(READ_LIMIT, "an agent holds no state")) };
+        if freshness == Freshness::Linearizable {
+            let call = Call::Read { query: query.clone(), freshness };
+            if let Forwarded::Answered(answer) = self.to_leader(control, &call, READ_LIMIT).await {
+                return answer;
+            }
+        }
+        let found = self.find(control, query).await?;
+        Ok(Reply::Found { found, view: self.view(control, false) })
+    }
+
+    /// Answers a query as the leader, after a proof of leadership that begins now.
+    pub(super) async fn read_here(&self, control: &Control<TokioRuntime>, query: Query) -> Option<Answer> {
+        if !control.prove(Urgency::Now).await {
+            return None;
+        }
+        Some(self.find(control, query).await.map(|found| Reply::Found { found, view: self.view(control, true) }))
+    }
+
+    async fn find(&self, control: &Control<TokioRuntime>, query: Query) -> Result<Found, Rejection> {
+        let cluster = as_of_now(control);
+        Ok(match query {
+            Query::Tree(from) => {
+                if let Some(path) = &from {
+                    known(&cluster, path)?;
+                }
+                Found::Tree(report::tree(&cluster, from.as_ref()))
+            }
+            Query::Explain(path) => Found::Explanation(Box::new(existing(&cluster, &path, report::explain)?)),
+            Query::History(path) => Found::History(existing(&cluster, &path, report::history)?),
+            Query::Settled(path) => Found::Settled(existing(&cluster, &path, report::settled)?),
+            Query::Nodes => Found::Nodes(report::nodes(&cluster)),
+            Query::Diff(spec) => {
+                spec.check().map_err(|mistakes| Rejection::BadSpec { tree: spec.name.clone(), mistakes })?;
+                Found::Differences(trees::differences(&cluster, &spec)?)
+            }
+            Query::Cluster => Found::Cluster(self.cluster_row(control, &cluster).await),
+        })
+    }
+
+    async fn cluster_row(&self, control: &Control<TokioRuntime>, cluster: &Cluster) -> ClusterRow {
+        let voters = control.voters().await;
+        let leadership = control.leadership.borrow().clone();
+        let applied = control.published.borrow().applied.map_or(0, |applied| applied.index);
+        ClusterRow {
+            cluster: self.cluster.clone(),
+            leader: leadership.leader.map(|leader| leader.name),
+            term: leadership.term,
+            applied,
+            cluster_time_ms: u64::try_from(cluster.head.now.as_millis()).unwrap_or(u64::MAX),
+            voters,
+        }
+    }
+
+    fn view(&self, control: &Control<TokioRuntime>, confirmed: bool) -> ViewAge {
+        let leadership = control.leadership.borrow();
+        let age = leadership.without_since.map_or(Duration::ZERO, |since| since.elapsed());
+        ViewAge {
+            answered_by: self.own.clone(),
+            leader: leadership.leader.as_ref().map(|leader| leader.name.clone()),
+            confirmed,
+            age_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// The state with its time carried on to now, as the next stamp would: uptimes and rates would stand still otherwise, since an
+/// idle cluster stamps only every 10 s. While no leader is known no time passes for the cluster.
+fn as_of_now(control: &Control<TokioRuntime>) -> Cluster {
+    let published = control.published.borrow();
+    let mut cluster = published.cluster.clone();
+    if control.leadership.borrow().leader.is_some() {
+        cluster.head.now += published.at.elapsed();
+    }
+    cluster
+}
+
+fn known(cluster: &Cluster, path: &Path) -> Result<(), Rejection> {
+    match cluster.member(path) {
+        Some(_) => Ok(()),
+        None => Err(Rejection::NoSuchPath { path: path.clone(), nearest: trees::nearest(cluster, path) }),
+    }
+}
+
+fn existing<T>(cluster: &Cluster, path: &Path, view: fn(&Cluster, &Path) -> Option<T>) -> Result<T, Rejection> {
+    known(cluster, path)?;
+    view(cluster, path).ok_or_else(|| Rejection::NoSuchPath { path: path.clone(), nearest: None })
+}

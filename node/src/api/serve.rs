@@ -1,0 +1,95 @@
+//! One client stream, or one stream of another node: who may ask, and who answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pando_protocol::client::identity::Role;
+use pando_protocol::message::{Answer, Call};
+use pando_protocol::rejection::Rejection;
+use tokio::time::timeout;
+
+use super::Api;
+use crate::peer::{PeerAnswer, PeerCall};
+use crate::transport::IncomingStream;
+
+/// A request has this long to arrive.
+const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+
+impl Api {
+    /// Serves one client stream.
+    pub async fn serve_client(self: Arc<Self>, mut stream: IncomingStream) {
+        let call = match timeout(REQUEST_LIMIT, stream.reader.expect::<Call>()).await {
+            Ok(Ok(call)) => call,
+            Ok(Err(error)) => {
+                tracing::debug!(peer = %stream.peer, %error, "no request");
+                let refusal: Answer = Err(Rejection::BadRequest(error.to_string()));
+                _ = stream.writer.send(&refusal).await;
+                return stream.writer.finish();
+            }
+            Err(_) => return,
+        };
+        if let Err(refusal) = permitted(&call, stream.peer.role) {
+            let refusal: Answer = Err(refusal);
+            _ = stream.writer.send(&refusal).await;
+            return stream.writer.finish();
+        }
+        if self.control.is_none() && !matches!(call, Call::Logs { .. }) {
+            return self.relay(call, stream).await;
+        }
+        match call {
+            Call::Events { after, follow } => self.stream_events(after, follow, stream).await,
+            Call::Logs { path, tail, follow } => self.stream_logs(path, tail, follow, stream).await,
+            call => {
+                let answer = self.answer(call).await;
+                if let Err(error) = stream.writer.send(&answer).await {
+                    tracing::debug!(peer = %stream.peer, %error, "the answer was not delivered");
+                }
+                stream.writer.finish();
+            }
+        }
+    }
+
+    /// Serves one stream of another node.
+    pub async fn serve_peer(self: Arc<Self>, mut stream: IncomingStream) {
+        let Ok(Ok(call)) = timeout(REQUEST_LIMIT, stream.reader.expect::<PeerCall>()).await else { return };
+        let answer = match call {
+            PeerCall::Lead(call) => match self.lead(call).await {
+                Some(answer) => PeerAnswer::Led(answer),
+                None => PeerAnswer::NotLeader,
+            },
+            PeerCall::Signal { path, signal } => match self.children.signal(path, signal).await {
+                Ok(sent) => PeerAnswer::Signalled { incarnation: sent.incarnation, pid: sent.pid },
+                Err(error) => PeerAnswer::NotSignalled(error.to_string()),
+            },
+            PeerCall::Logs { path, tail, follow } => return self.own_logs(path, tail, follow, stream).await,
+        };
+        _ = stream.writer.send(&answer).await;
+        stream.writer.finish();
+    }
+
+    async fn answer(&self, call: Call) -> Answer {
+        match call {
+            Call::Write(write) => self.write(write).await,
+            Call::Read { query, freshness } => self.read(query, freshness).await,
+            Call::Kill { path, signal } => self.kill(path, signal).await,
+            Call::Transfer { to } => self.transfer(to).await,
+            Call::Events { .. } | Call::Logs { .. } => {
+                Err(Rejection::BadRequest("a stream where one answer was asked".into()))
+            }
+        }
+    }
+}
+
+/// Which role a call needs. Nodes pass on what clients ask, and have checked the client.
+fn permitted(call: &Call, role: Role) -> Result<(), Rejection> {
+    let needed = match call {
+        Call::Write(_) | Call::Kill { .. } | Call::Transfer { .. } => Role::Admin,
+        // The role `viewer` will suffice for these.
+        Call::Read { .. } | Call::Events { .. } | Call::Logs { .. } => Role::Admin,
+    };
+    match role {
+        Role::Admin | Role::Node => Ok(()),
+        #[allow(unreachable_patterns)]
+        other => Err(Rejection::Forbidden { needed: needed.as_str().into(), yours: other.as_str().into() }),
+    }
+}

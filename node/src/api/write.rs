@@ -1,0 +1,44 @@
+//! Writes: on any node, applied once.
+
+use std::time::Duration;
+
+use openraft::impls::TokioRuntime;
+use pando_protocol::message::{Answer, Call, Reply, Write};
+use pando_protocol::rejection::Rejection;
+use pando_supervision::{Command, Done};
+
+use super::Api;
+use super::forward::Forwarded;
+use crate::control::Control;
+
+/// A write has this long to reach a leader and a majority.
+const WRITE_LIMIT: Duration = Duration::from_secs(8);
+
+impl Api {
+    /// Has the leader apply a write. It carries the client's id and number, so that it may be tried again with each leader.
+    pub(super) async fn write(&self, write: Write) -> Answer {
+        let Some(control) = &self.control else { return Err(Rejection::BadRequest("an agent applies nothing".into())) };
+        match self.to_leader(control, &Call::Write(write), WRITE_LIMIT).await {
+            Forwarded::Answered(answer) => answer,
+            Forwarded::TimedOut { was_sent: true, .. } => Err(Rejection::Unknown),
+            Forwarded::TimedOut { was_sent: false, last_seen } => Err(no_leader(WRITE_LIMIT, &last_seen)),
+        }
+    }
+
+    /// Applies a write as the leader; `None` where leadership was lost, and it may or may not be applied.
+    pub(super) async fn write_here(&self, control: &Control<TokioRuntime>, write: Write) -> Option<Answer> {
+        match control.propose(Command::Write(write)).await.ok()? {
+            Ok(Done::Changed(changed)) => Some(Ok(Reply::Changed(changed))),
+            Ok(other) => Some(Err(Rejection::Internal(format!("a write was answered with {other:?}")))),
+            Err(refused) => Some(Err(refused)),
+        }
+    }
+}
+
+/// What a client is told when no leader was found.
+pub(super) fn no_leader(waited: Duration, last_seen: &str) -> Rejection {
+    let why = format!(
+        "{last_seen}; a majority of the voters must be up: `pando cluster status --stale` shows what this node knows"
+    );
+    Rejection::NoLeader { waited, why }
+}

@@ -1,0 +1,211 @@
+//! The handle by which the other rooms reach the replicated state: propose, prove, watch.
+//!
+//! The raft room answers it; nobody else names openraft's Raft. A node that is an agent has none.
+
+use std::time::Duration;
+
+use openraft::AsyncRuntime;
+use pando_protocol::ids::NodeName;
+use pando_protocol::view::VoterRow;
+use pando_supervision::{Cluster, Command, Outcome};
+use tokio::sync::{mpsc, oneshot, watch};
+
+pub use crate::raft::state_machine::{EventFeed, Published};
+
+/// Proposals that may wait for the proposer; more wait in their callers.
+pub const PROPOSALS_WAITING: usize = 8_192;
+/// Proofs that may wait to be taken up.
+pub const PROOFS_WAITING: usize = 4_096;
+
+/// Propose, prove, watch. Cheap to clone.
+#[derive(Debug)]
+pub struct Control<R: AsyncRuntime> {
+    /// This node.
+    pub own: NodeName,
+    /// Where commands go.
+    pub proposals: mpsc::Sender<Proposal>,
+    /// Where proofs of leadership are asked for.
+    pub proofs: mpsc::Sender<ProofRequest>,
+    /// Where questions about Raft itself go.
+    pub questions: mpsc::Sender<Question>,
+    /// The state, published after each entry and before its proposer is answered.
+    pub published: watch::Receiver<Published<R>>,
+    /// Who leads, as this node knows it.
+    pub leadership: watch::Receiver<Leadership<R>>,
+    /// What happens.
+    pub events: EventFeed,
+}
+
+impl<R: AsyncRuntime> Clone for Control<R> {
+    fn clone(&self) -> Self {
+        let Self { own, proposals, proofs, questions, published, leadership, events } = self;
+        Self {
+            own: own.clone(),
+            proposals: proposals.clone(),
+            proofs: proofs.clone(),
+            questions: questions.clone(),
+            published: published.clone(),
+            leadership: leadership.clone(),
+            events: events.clone(),
+        }
+    }
+}
+
+/// A command on its way into the log.
+#[derive(Debug)]
+pub struct Proposal {
+    /// The command.
+    pub command: Command,
+    /// Where its outcome goes, once it is applied here.
+    pub reply: oneshot::Sender<Result<Outcome, NotProposed>>,
+}
+
+/// A question whether this node leads now.
+#[derive(Debug)]
+pub struct ProofRequest {
+    /// How soon the proof must be had.
+    pub urgency: Urgency,
+    /// Answered *true* once a round that began after the question proved that a majority follows, and everything committed
+    /// before it is applied here; *false* where that cannot be had.
+    pub reply: oneshot::Sender<bool>,
+}
+
+/// How soon a proof must be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Urgency {
+    /// By the next regular heartbeat round, which serves all who wait: for beats.
+    Regular,
+    /// By a round of its own, now: for reads.
+    Now,
+}
+
+/// A question about Raft itself.
+#[derive(Debug)]
+pub enum Question {
+    /// The voters, and how far behind the leader each is.
+    Voters(oneshot::Sender<Vec<VoterRow>>),
+    /// Moves leadership, from this node, to a voter or to the one whose log is furthest.
+    Transfer {
+        /// To whom.
+        to: Option<NodeName>,
+        /// The new leader, or why not and what to do.
+        reply: oneshot::Sender<Result<NodeName, String>>,
+    },
+}
+
+/// Why a command has no outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotProposed {
+    /// This node does not lead: nothing was written.
+    #[error("this node does not lead")]
+    NotLeader,
+    /// Leadership was lost on the way: it may or may not be applied.
+    #[error("leadership was lost on the way")]
+    Unknown,
+}
+
+/// Who leads, as this node knows it.
+#[derive(Debug)]
+pub struct Leadership<R: AsyncRuntime> {
+    /// The leader.
+    pub leader: Option<Leader>,
+    /// The term.
+    pub term: u64,
+    /// Whether this node leads *and* has applied the first entry of its own leadership.
+    pub leads: bool,
+    /// Counts the leaderships of this node, so that two in a row are told apart.
+    pub round: u64,
+    /// Since when no leader is known.
+    pub without_since: Option<R::Instant>,
+}
+
+// By hand, because a derive would ask `R` for each of these.
+impl<R: AsyncRuntime> Clone for Leadership<R> {
+    fn clone(&self) -> Self {
+        let Self { leader, term, leads, round, without_since } = self;
+        Self { leader: leader.clone(), term: *term, leads: *leads, round: *round, without_since: *without_since }
+    }
+}
+impl<R: AsyncRuntime> PartialEq for Leadership<R> {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { leader, term, leads, round, without_since } = self;
+        *leader == other.leader
+            && *term == other.term
+            && *leads == other.leads
+            && *round == other.round
+            && *without_since == other.without_since
+    }
+}
+
+/// The leader.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leader {
+    /// Its name.
+    pub name: NodeName,
+    /// Where it answers.
+    pub address: String,
+}
+
+impl<R: AsyncRuntime> Control<R> {
+    /// The state as of now.
+    pub fn cluster(&self) -> Cluster {
+        self.published.borrow().cluster.clone()
+    }
+
+    /// Whether this node leads and has applied its own first entry.
+    pub fn leads(&self) -> bool {
+        self.leadership.borrow().leads
+    }
+
+    /// Sends a command to the proposer, in order, and returns what will be its outcome.
+    pub async fn submit(&self, command: Command) -> oneshot::Receiver<Result<Outcome, NotProposed>> {
+        let (reply, outcome) = oneshot::channel();
+        // A proposer that is gone drops the reply, and the receiver says so.
+        _ = self.proposals.send(Proposal { command, reply }).await;
+        outcome
+    }
+
+    /// Puts a command into the log and waits until it is applied here.
+    ///
+    /// # Errors
+    /// [`NotProposed`]; *unknown* also where the node is about to stop.
+    pub async fn propose(&self, command: Command) -> Result<Outcome, NotProposed> {
+        self.submit(command).await.await.unwrap_or(Err(NotProposed::Unknown))
+    }
+
+    /// Whether this node leads now, by a round that begins after this call.
+    pub async fn prove(&self, urgency: Urgency) -> bool {
+        let (reply, proven) = oneshot::channel();
+        _ = self.proofs.send(ProofRequest { urgency, reply }).await;
+        proven.await.unwrap_or(false)
+    }
+
+    /// The voters, as this node knows them.
+    pub async fn voters(&self) -> Vec<VoterRow> {
+        let (reply, voters) = oneshot::channel();
+        _ = self.questions.send(Question::Voters(reply)).await;
+        voters.await.unwrap_or_default()
+    }
+
+    /// Moves leadership from this node to `to`, or to the voter whose log is furthest.
+    ///
+    /// # Errors
+    /// Why not, and what to do.
+    pub async fn transfer(&self, to: Option<NodeName>) -> Result<NodeName, String> {
+        let (reply, moved) = oneshot::channel();
+        _ = self.questions.send(Question::Transfer { to, reply }).await;
+        moved.await.unwrap_or_else(|_| Err("the node is stopping".into()))
+    }
+
+    /// Waits until a leader is known, at most `limit`.
+    pub async fn leader_within(&self, limit: Duration) -> Option<Leader> {
+        let mut leadership = self.leadership.clone();
+        let known = async move {
+            match leadership.wait_for(|leadership| leadership.leader.is_some()).await {
+                Ok(leadership) => leadership.leader.clone(),
+                Err(_) => None,
+            }
+        };
+        R::timeout(limit, known).await.unwrap_or(None)
+    }
+}

@@ -1,0 +1,56 @@
+//! What nodes ask each other besides Raft: to do as leader, or to do something with what runs on them.
+
+use pando_protocol::ids::{Incarnation, Path};
+use pando_protocol::message::{Answer, Call, LogLine};
+use pando_protocol::spec::Signal;
+use serde::{Deserialize, Serialize};
+
+/// One request between nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PeerCall {
+    /// Answer a client's call as the leader; [`PeerAnswer::NotLeader`] otherwise, never forwarded again.
+    Lead(Call),
+    /// Send a signal to what runs on you.
+    Signal {
+        /// The child.
+        path: Path,
+        /// The signal.
+        signal: Signal,
+    },
+    /// Stream what a child wrote on you: [`PeerItem`]s.
+    Logs {
+        /// The child.
+        path: Path,
+        /// The last so many lines.
+        tail: u32,
+        /// Whether to go on with new ones.
+        follow: bool,
+    },
+}
+
+/// The answer to a [`PeerCall`] with one answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PeerAnswer {
+    /// The leader's answer.
+    Led(Answer),
+    /// The node does not lead.
+    NotLeader,
+    /// The signal was sent.
+    Signalled {
+        /// The run.
+        incarnation: Incarnation,
+        /// Its main process.
+        pid: u32,
+    },
+    /// It was not; why.
+    NotSignalled(String),
+}
+
+/// One item of a stream between nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PeerItem {
+    /// A line.
+    Line(LogLine),
+    /// The stream cannot go on; why.
+    Failed(String),
+}

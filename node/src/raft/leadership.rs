@@ -1,0 +1,135 @@
+//! Who leads, from Raft's metrics; and the answers to questions for proof.
+
+use std::time::Duration;
+
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::{AsyncRuntime, Instant, LinearizerOption};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::Raft;
+use super::types::{CommittedLeaderId, RaftId};
+use crate::control::{Leader, Leadership, ProofRequest, Published, Urgency};
+
+/// Follows Raft's metrics and the applied state, and publishes who leads. Ends with the reason when Raft's core is dead: the
+/// process must end then, and whoever supervises it starts it again.
+pub async fn follow<R: AsyncRuntime>(
+    raft: Raft<R>,
+    own: RaftId,
+    mut published: watch::Receiver<Published<R>>,
+    leadership: watch::Sender<Leadership<R>>,
+    stop: CancellationToken,
+) -> Result<(), String> {
+    let mut metrics = raft.metrics();
+    let mut ready: Option<CommittedLeaderId> = None;
+    loop {
+        if let Err(fatal) = &metrics.borrow_watched().running_state {
+            return Err(fatal.to_string());
+        }
+        let before = leadership.borrow().clone();
+        let now = read(&raft, own, &published.borrow_and_update(), &before, &mut ready);
+        if now != before {
+            report(&before, &now);
+            leadership.send_replace(now);
+        }
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return Ok(()),
+            changed = metrics.changed() => if changed.is_err() { return Err("raft's core has ended".into()) },
+            changed = published.changed() => if changed.is_err() { return Err("the state machine has ended".into()) },
+        }
+    }
+}
+
+/// The state of leadership before anything is known.
+pub fn unknown<R: AsyncRuntime>() -> Leadership<R> {
+    let without_since = Some(R::Instant::now());
+    Leadership { leader: None, term: 0, leads: false, round: 0, without_since }
+}
+
+fn read<R: AsyncRuntime>(
+    raft: &Raft<R>,
+    own: RaftId,
+    published: &Published<R>,
+    before: &Leadership<R>,
+    ready: &mut Option<CommittedLeaderId>,
+) -> Leadership<R> {
+    let metrics = raft.metrics();
+    let metrics = metrics.borrow_watched();
+    let membership = metrics.membership_config.membership();
+    let leader = metrics.current_leader.and_then(|id| {
+        let voter = membership.get_node(&id)?;
+        Some(Leader { name: voter.name.clone()?, address: voter.address.clone() })
+    });
+    let mut round = before.round;
+    let leading =
+        (metrics.current_leader == Some(own)).then(|| metrics.vote.leader_id).filter(|_| metrics.state.is_leader());
+    let leads = match leading {
+        None => {
+            *ready = None;
+            false
+        }
+        // Everything before its own first entry is applied exactly when an entry of its own leadership is.
+        Some(id) => {
+            let applied_own = published.applied.is_some_and(|applied| applied.leader_id == id);
+            if applied_own && *ready != Some(id) {
+                *ready = Some(id);
+                round += 1;
+            }
+            *ready == Some(id)
+        }
+    };
+    let without_since = match (&leader, before.without_since) {
+        (Some(_), _) => None,
+        (None, Some(since)) => Some(since),
+        (None, None) => Some(R::Instant::now()),
+    };
+    Leadership { leader, term: metrics.current_term, leads, round, without_since }
+}
+
+fn report<R: AsyncRuntime>(before: &Leadership<R>, now: &Leadership<R>) {
+    let name = |leadership: &Leadership<R>| leadership.leader.as_ref().map(|leader| leader.name.to_string());
+    if name(before) != name(now) {
+        match name(now) {
+            Some(leader) => tracing::info!(leader, term = now.term, "leader"),
+            None => tracing::info!(term = now.term, "no leader is known"),
+        }
+    }
+    if now.leads && !before.leads {
+        tracing::info!(term = now.term, "this node leads and has applied its own first entry");
+    }
+}
+
+/// Answers questions for proof until `stop`. Each is asked of Raft in a task of its own, since each may wait.
+pub async fn prove<R: AsyncRuntime>(
+    raft: Raft<R>,
+    mut questions: mpsc::Receiver<ProofRequest>,
+    limit: Duration,
+    stop: CancellationToken,
+) {
+    loop {
+        let question = tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            question = questions.recv() => question,
+        };
+        let Some(ProofRequest { urgency, reply }) = question else { return };
+        let raft = raft.clone();
+        drop(R::spawn(async move {
+            _ = reply.send(is_proven(&raft, urgency, limit).await);
+        }));
+    }
+}
+
+/// No read here may rely on a leader lease: the closed-leader signal deposes a leader inside it.
+async fn is_proven<R: AsyncRuntime>(raft: &Raft<R>, urgency: Urgency, limit: Duration) -> bool {
+    let now = urgency == Urgency::Now;
+    let option = LinearizerOption::new(Some(Duration::ZERO), now).with_wait_timeout(limit);
+    match raft.get_read_linearizer(option).await {
+        Ok(linearizer) => linearizer.await_ready(raft).await.is_ok(),
+        Err(error) => {
+            tracing::debug!(%error, "leadership is not proven");
+            false
+        }
+    }
+}

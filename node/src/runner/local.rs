@@ -1,0 +1,242 @@
+//! What runs on this node under one session, and what the cluster was not told of yet.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use openraft::AsyncRuntime;
+use pando_protocol::cause::Exit;
+use pando_protocol::ids::{Incarnation, Path};
+use pando_protocol::session::{Desired, Observation, Wanted};
+use pando_supervision::desired::Local;
+
+/// The runs of a session.
+#[derive(Debug)]
+pub struct Runs<R: AsyncRuntime> {
+    runs: BTreeMap<Incarnation, Held<R>>,
+    /// How the last run of each path ended.
+    exits: BTreeMap<Path, LastExit<R>>,
+    /// The index of the newest state that was acted on.
+    acted_on: u64,
+}
+
+/// How the last run of a path ended, as read here.
+#[derive(Debug)]
+struct LastExit<R: AsyncRuntime> {
+    incarnation: Incarnation,
+    /// The delay before the next run counts from here.
+    at: R::Instant,
+    /// Its last lines: equal ones of the next run are not sent again.
+    stderr: Option<String>,
+}
+
+#[derive(Debug)]
+struct Held<R: AsyncRuntime> {
+    path: Path,
+    /// The run before it, where that one ran here too.
+    after: Option<Incarnation>,
+    state: Local,
+    /// While it waits out its delay: when that ends, and what to start.
+    start: Option<(R::Instant, Wanted)>,
+}
+
+impl<R: AsyncRuntime> Default for Runs<R> {
+    fn default() -> Self {
+        Self { runs: BTreeMap::new(), exits: BTreeMap::new(), acted_on: 0 }
+    }
+}
+
+impl<R: AsyncRuntime> Runs<R> {
+    /// Whether a state is newer than the one acted on, or the same one again; older ones are ignored.
+    pub fn admit(&mut self, desired: &Desired) -> bool {
+        let admitted = desired.index >= self.acted_on;
+        self.acted_on = self.acted_on.max(desired.index);
+        admitted
+    }
+
+    /// How each run stands, for the plan.
+    pub fn standing(&self) -> BTreeMap<Incarnation, (Path, Local)> {
+        self.runs.iter().map(|(number, held)| (*number, (held.path.clone(), held.state))).collect()
+    }
+
+    /// Forgets runs that are over and that the state does not name any more: no newer state ever will.
+    pub fn forget(&mut self, desired: &Desired) {
+        let named = |number: &Incarnation| {
+            desired.run.iter().any(|wanted| wanted.incarnation == *number)
+                || desired.end.iter().any(|ending| ending.incarnation == *number)
+        };
+        self.runs.retain(|number, held| held.state != Local::Over || named(number));
+    }
+
+    /// Takes up a run that is to start when its delay has passed since the exit before it, or since `now`.
+    pub fn take_up(&mut self, wanted: Wanted, now: R::Instant) {
+        let counted_from = match (&wanted.after, self.exits.get(&wanted.path)) {
+            (Some(after), Some(last)) if last.incarnation == *after => last.at,
+            _ => now,
+        };
+        let (number, path, after) = (wanted.incarnation, wanted.path.clone(), wanted.after);
+        let start = Some((counted_from + wanted.delay, wanted));
+        self.runs.insert(number, Held { path, after, state: Local::Waiting, start });
+    }
+
+    /// When the next start is due.
+    pub fn next_start(&self) -> Option<R::Instant> {
+        self.runs.values().filter_map(|held| held.start.as_ref().map(|(at, _)| *at)).min()
+    }
+
+    /// Takes the runs whose start is due; they count as running from here on.
+    pub fn take_due(&mut self, now: R::Instant) -> Vec<Wanted> {
+        let mut due = Vec::new();
+        for held in self.runs.values_mut() {
+            if held.start.as_ref().is_some_and(|(at, _)| *at <= now)
+                && let Some((_, wanted)) = held.start.take()
+            {
+                held.state = Local::Running;
+                due.push(wanted);
+            }
+        }
+        due
+    }
+
+    /// A run that has not started never will.
+    pub fn promise(&mut self, path: &Path, number: Incarnation) {
+        self.runs.insert(number, Held { path: path.clone(), after: None, state: Local::Over, start: None });
+    }
+
+    /// A run was asked to end.
+    pub fn stopping(&mut self, number: Incarnation) {
+        if let Some(held) = self.runs.get_mut(&number) {
+            held.state = Local::Stopping;
+        }
+    }
+
+    /// The whole tree of a run is gone. *False* where it is none of this session. Last lines that equal those of the run before
+    /// it here are taken out of `exit`: the cluster has them.
+    pub fn exited(&mut self, path: &Path, number: Incarnation, at: R::Instant, exit: Option<&mut Exit>) -> bool {
+        let Some(held) = self.runs.get_mut(&number) else { return false };
+        held.state = Local::Over;
+        held.start = None;
+        let stderr = exit.as_ref().and_then(|exit| exit.stderr.clone());
+        let before = self.exits.insert(path.clone(), LastExit { incarnation: number, at, stderr: stderr.clone() });
+        let is_same = before.is_some_and(|before| Some(before.incarnation) == held.after && before.stderr == stderr);
+        if let Some(exit) = exit.filter(|_| is_same) {
+            exit.stderr = None;
+        }
+        true
+    }
+
+    /// Whether a run is one of this session and not over.
+    pub fn is_alive(&self, number: Incarnation) -> bool {
+        self.runs.get(&number).is_some_and(|held| held.state != Local::Over)
+    }
+
+    /// The run of a path whose process should be there.
+    pub fn running(&self, path: &Path) -> Option<Incarnation> {
+        let is_there = |held: &Held<R>| held.path == *path && matches!(held.state, Local::Running | Local::Stopping);
+        self.runs.iter().find(|(_, held)| is_there(held)).map(|(number, _)| *number)
+    }
+
+    /// The runs whose processes are there or will be, the newest first.
+    pub fn alive(&self) -> Vec<(Path, Incarnation, Local)> {
+        let alive = self.runs.iter().rev().filter(|(_, held)| held.state != Local::Over);
+        alive.map(|(number, held)| (held.path.clone(), *number, held.state)).collect()
+    }
+}
+
+/// Observations that the cluster was not told of, or has not confirmed.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    waiting: VecDeque<(u64, Observation)>,
+    last: u64,
+}
+
+impl Outbox {
+    /// Numbers an observation and keeps it.
+    pub fn push(&mut self, observation: Observation) -> (u64, Observation) {
+        self.last += 1;
+        self.waiting.push_back((self.last, observation.clone()));
+        (self.last, observation)
+    }
+
+    /// Observations up to `through` are applied.
+    pub fn applied(&mut self, through: u64) {
+        while self.waiting.front().is_some_and(|(number, _)| *number <= through) {
+            self.waiting.pop_front();
+        }
+    }
+
+    /// What is not confirmed, in order.
+    pub fn unconfirmed(&self) -> impl Iterator<Item = &(u64, Observation)> {
+        self.waiting.iter()
+    }
+
+    /// Whether everything is confirmed.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use openraft::Instant;
+    use openraft::impls::TokioRuntime;
+    use pando_protocol::ids::SessionId;
+    use pando_protocol::spec::{Command, ProcessSpec};
+
+    use super::*;
+
+    type Moment = <TokioRuntime as AsyncRuntime>::Instant;
+
+    fn wanted(number: u64, after: Option<u64>, delay: u64) -> Wanted {
+        let command = Command { program: "true".into(), args: vec![] };
+        Wanted {
+            path: "/t/a".parse().unwrap(),
+            incarnation: Incarnation(number),
+            after: after.map(Incarnation),
+            delay: Duration::from_millis(delay),
+            spec: Arc::new(ProcessSpec::new(command)),
+        }
+    }
+
+    #[test]
+    fn a_delay_counts_from_the_exit_that_was_read_here() {
+        let mut runs = Runs::<TokioRuntime>::default();
+        let start = Moment::now();
+        runs.take_up(wanted(1, None, 0), start);
+        assert_eq!(runs.take_due(start).len(), 1);
+        runs.exited(&"/t/a".parse().unwrap(), Incarnation(1), start + Duration::from_millis(40), None);
+        runs.take_up(wanted(2, Some(1), 100), start + Duration::from_millis(60));
+        assert_eq!(runs.next_start(), Some(start + Duration::from_millis(140)));
+    }
+
+    #[test]
+    fn a_run_that_is_over_stays_known_until_no_state_names_it() {
+        let mut runs = Runs::<TokioRuntime>::default();
+        runs.take_up(wanted(1, None, 0), Moment::now());
+        runs.exited(&"/t/a".parse().unwrap(), Incarnation(1), Moment::now(), None);
+        let mut desired = Desired { session: SessionId(1), index: 5, run: vec![wanted(1, None, 0)], end: vec![] };
+        runs.forget(&desired);
+        assert_eq!(runs.standing().len(), 1);
+        desired.run.clear();
+        runs.forget(&desired);
+        assert_eq!(runs.standing().len(), 0);
+    }
+
+    #[test]
+    fn older_states_are_ignored() {
+        let mut runs = Runs::<TokioRuntime>::default();
+        let desired = |index| Desired { session: SessionId(1), index, run: vec![], end: vec![] };
+        assert!(runs.admit(&desired(7)) && runs.admit(&desired(7)) && !runs.admit(&desired(6)));
+    }
+
+    #[test]
+    fn an_outbox_keeps_what_is_not_confirmed_in_order() {
+        let mut outbox = Outbox::default();
+        for _ in 0..3 {
+            outbox.push(Observation::Leaving);
+        }
+        outbox.applied(2);
+        assert_eq!(outbox.unconfirmed().map(|(number, _)| *number).collect::<Vec<_>>(), [3]);
+    }
+}

@@ -1,0 +1,203 @@
+//! Keeps the leases of a leadership: answers beats once a proof covers them, and ends sessions that fall silent.
+
+use std::time::Duration;
+
+use openraft::{AsyncRuntime, Instant};
+use pando_protocol::ids::SessionId;
+use pando_protocol::session::{LeaderWord, Obituary, ObituaryReply};
+use pando_supervision::command::EndProof;
+use pando_supervision::{Command, Done};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::leases::{Key, Leases};
+use crate::control::{Control, Urgency};
+
+/// Words that may wait for the keeper. A beat that finds no room is dropped: the next one comes soon.
+const WORDS_WAITING: usize = 4_096;
+
+/// A way to the keeper.
+#[derive(Debug)]
+pub struct KeeperHandle<R: AsyncRuntime>(mpsc::Sender<Word<R>>);
+
+impl<R: AsyncRuntime> Clone for KeeperHandle<R> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+enum Word<R: AsyncRuntime> {
+    Beat(Beat<R>),
+    Granted(Key),
+}
+
+struct Beat<R: AsyncRuntime> {
+    key: Key,
+    number: u64,
+    answered_age: Duration,
+    arrived: R::Instant,
+    answer: mpsc::Sender<LeaderWord>,
+}
+
+impl<R: AsyncRuntime> KeeperHandle<R> {
+    /// A beat arrived; its answer, if there is one, goes to `answer`.
+    pub fn beat(&self, key: Key, number: u64, answered_age: Duration, answer: mpsc::Sender<LeaderWord>) {
+        let arrived = R::Instant::now();
+        _ = self.0.try_send(Word::Beat(Beat { key, number, answered_age, arrived, answer }));
+    }
+
+    /// A session was granted.
+    pub async fn granted(&self, key: Key) {
+        _ = self.0.send(Word::Granted(key)).await;
+    }
+}
+
+/// The keeper itself: one task on each voter.
+pub struct Keeper<R: AsyncRuntime> {
+    control: Control<R>,
+    lease: Duration,
+    words: mpsc::Receiver<Word<R>>,
+    obituaries: mpsc::Receiver<(Obituary, oneshot::Sender<ObituaryReply>)>,
+    stop: CancellationToken,
+}
+
+impl<R: AsyncRuntime> Keeper<R> {
+    /// A keeper, and the way to it. `obituaries` are those whose certificate was checked.
+    pub fn new(
+        control: Control<R>,
+        lease: Duration,
+        obituaries: mpsc::Receiver<(Obituary, oneshot::Sender<ObituaryReply>)>,
+        stop: CancellationToken,
+    ) -> (Self, KeeperHandle<R>) {
+        let (handle, words) = mpsc::channel(WORDS_WAITING);
+        (Self { control, lease, words, obituaries, stop }, KeeperHandle(handle))
+    }
+
+    /// Runs until `stop`: drops what comes while another node leads, keeps the leases while this one does.
+    pub async fn run(mut self) {
+        let mut leadership = self.control.leadership.clone();
+        loop {
+            let led = leadership.borrow_and_update().clone();
+            if led.leads {
+                self.lead(led.round).await;
+            }
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return,
+                changed = leadership.changed() => if changed.is_err() { return },
+                word = self.words.recv() => if word.is_none() { return },
+                obituary = self.obituaries.recv() => match obituary {
+                    Some((_, reply)) => _ = reply.send(ObituaryReply::NotLeader),
+                    None => return,
+                },
+            }
+        }
+    }
+
+    async fn lead(&mut self, round: u64) {
+        let sessions = self
+            .control
+            .cluster()
+            .nodes
+            .into_iter()
+            .flat_map(|(name, node)| node.sessions.keys().map(|id| (name.clone(), *id)).collect::<Vec<_>>());
+        let mut leases = Leases::take_over(R::Instant::now(), self.lease, sessions);
+        let mut leadership = self.control.leadership.clone();
+        let (proofs, mut proven) = mpsc::channel::<(Vec<Beat<R>>, bool)>(1);
+        let (ends, mut ended) = mpsc::channel::<(Key, bool)>(WORDS_WAITING);
+        let mut waiting: Vec<Beat<R>> = Vec::new();
+        let mut is_proving = false;
+        loop {
+            leases.look(R::Instant::now());
+            for key in leases.overdue(R::Instant::now()) {
+                self.end_session(key, EndProof::Lease, ends.clone());
+            }
+            if !is_proving && !waiting.is_empty() {
+                is_proving = true;
+                self.prove(std::mem::take(&mut waiting), proofs.clone());
+            }
+            let gap = R::Instant::now() + leases.longest_gap();
+            let wake = leases.next_end().map_or(gap, |end| end.min(gap));
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return,
+                changed = leadership.changed() => {
+                    let led = leadership.borrow_and_update();
+                    if changed.is_err() || !led.leads || led.round != round { return }
+                }
+                Some((beats, is_proven)) = proven.recv() => {
+                    is_proving = false;
+                    leases.look(R::Instant::now());
+                    if is_proven { self.answer(&mut leases, beats); }
+                }
+                Some((key, is_over)) = ended.recv() => if is_over { leases.over(&key) } else { leases.not_ended(&key) },
+                word = self.words.recv() => match word {
+                    Some(Word::Beat(beat)) => if let Some(beat) = self.admit(&leases, beat) { waiting.push(beat) },
+                    Some(Word::Granted(key)) => leases.granted(R::Instant::now(), key),
+                    None => return,
+                },
+                Some((obituary, reply)) = self.obituaries.recv() => self.record(obituary, reply, ends.clone()),
+                () = R::sleep_until(wake) => {}
+            }
+        }
+    }
+
+    /// Lets a beat wait for a proof, or tells its runner that the session is over.
+    fn admit(&self, leases: &Leases<R::Instant>, beat: Beat<R>) -> Option<Beat<R>> {
+        if leases.may_answer(&beat.key, beat.answered_age) {
+            return Some(beat);
+        }
+        let (node, session) = &beat.key;
+        if self.control.published.borrow().cluster.session(node, *session).is_none() {
+            _ = beat.answer.try_send(LeaderWord::Over { session: *session });
+        }
+        None
+    }
+
+    fn prove(&self, beats: Vec<Beat<R>>, done: mpsc::Sender<(Vec<Beat<R>>, bool)>) {
+        let control = self.control.clone();
+        drop(R::spawn(async move {
+            let is_proven = control.prove(Urgency::Regular).await;
+            _ = done.send((beats, is_proven)).await;
+        }));
+    }
+
+    fn answer(&self, leases: &mut Leases<R::Instant>, beats: Vec<Beat<R>>) {
+        for Beat { key, number, answered_age, arrived, answer } in beats {
+            if leases.may_answer(&key, answered_age) {
+                leases.answered(&key, arrived);
+                _ = answer.try_send(LeaderWord::Answer { session: key.1, number });
+            }
+        }
+    }
+
+    fn end_session(&self, key: Key, proof: EndProof, done: mpsc::Sender<(Key, bool)>) {
+        let control = self.control.clone();
+        drop(R::spawn(async move {
+            let (node, session) = key.clone();
+            tracing::warn!(%node, %session, "silent beyond its lease: its session ends");
+            let outcome = control.propose(Command::EndSession { node, session, proof }).await;
+            _ = done.send((key, matches!(outcome, Ok(Ok(Done::Ended))))).await;
+        }));
+    }
+
+    fn record(&self, obituary: Obituary, reply: oneshot::Sender<ObituaryReply>, done: mpsc::Sender<(Key, bool)>) {
+        let control = self.control.clone();
+        drop(R::spawn(async move {
+            let Obituary { node, session, how } = obituary;
+            tracing::info!(%node, %session, how, "obituary");
+            let (key, proof) = ((node.clone(), session), EndProof::Obituary(how));
+            let outcome = control.propose(Command::EndSession { node, session, proof }).await;
+            let is_over = matches!(outcome, Ok(Ok(Done::Ended)));
+            _ = reply.send(if is_over { ObituaryReply::Recorded } else { ObituaryReply::NotLeader });
+            if is_over {
+                _ = done.send((key, true)).await;
+            }
+        }));
+    }
+}
+
+/// The sessions that a word is about, for the streams.
+pub(super) fn key(node: &pando_protocol::ids::NodeName, session: SessionId) -> Key {
+    (node.clone(), session)
+}

@@ -1,0 +1,177 @@
+//! The control plane of a voter: storage, Raft and its tasks, and the handle to them.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use openraft::impls::TokioRuntime;
+use pando_protocol::client::identity::Identity;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+use crate::control::{Control, PROOFS_WAITING, PROPOSALS_WAITING};
+use crate::raft::config::{Times, raft_config};
+use crate::raft::network::{Deadlines, Network};
+use crate::raft::proposer::Proposer;
+use crate::raft::service::Service;
+use crate::raft::state_machine::{Rules, StateMachine};
+use crate::raft::{Raft, bootstrap, campaign, leadership, questions};
+use crate::storage::identity::DataFolder;
+use crate::storage::log::{LogOptions, LogStore};
+use crate::storage::retention::{Limits, Retention};
+use crate::storage::snapshot::{Snapshot, SnapshotStore};
+use crate::transport::Peers;
+
+/// Raft with the node's storage.
+pub type NodeRaft = Raft<TokioRuntime>;
+/// What serves the Raft streams of other voters.
+pub type NodeService = Service<StateMachine<TokioRuntime>, SnapshotStore>;
+
+/// The running control plane.
+pub struct Voter {
+    /// The handle to the replicated state.
+    pub control: Control<TokioRuntime>,
+    /// Serves the Raft streams of other voters.
+    pub service: NodeService,
+    /// Raft itself, for the end.
+    pub raft: NodeRaft,
+    failed: watch::Receiver<Option<String>>,
+    tasks: JoinSet<()>,
+}
+
+impl Voter {
+    /// Opens what the node kept and starts Raft on it.
+    ///
+    /// # Errors
+    /// Damage on disk, with the place; another process with the folder open; a configuration that Raft refuses.
+    pub async fn start(
+        config: &Config,
+        folder: &DataFolder,
+        identity: &Identity,
+        peers: &Peers,
+        stop: &CancellationToken,
+    ) -> Result<Self> {
+        let snapshots = SnapshotStore::open(folder.path()).context("cannot open the snapshot")?;
+        let (machine, published, events) =
+            StateMachine::open(snapshots.clone(), RULES).context("cannot load the snapshot")?;
+        let log = LogStore::open(&folder.log(), &LogOptions::default()).context("cannot open the log")?;
+        log.ensure_follows(published.borrow().applied.map(|applied| applied.index)).context("cannot use the log")?;
+        let times = config.times;
+        let raft_times =
+            Times { heartbeat: times.heartbeat, election_min: times.election_min, election_max: times.election_max };
+        let raft_config =
+            raft_config(identity.cluster(), &raft_times).validate().context("the times of raft do not fit together")?;
+        let network = Network::<Snapshot>::new(peers.clone(), Deadlines::for_heartbeat(times.heartbeat));
+        let raft = NodeRaft::new(folder.raft_id(), Arc::new(raft_config), network, log.clone(), machine)
+            .await
+            .context("raft does not start")?;
+
+        let (proposals, proposed) = mpsc::channel(PROPOSALS_WAITING);
+        let (proofs, asked) = mpsc::channel(PROOFS_WAITING);
+        let (asking, about_raft) = mpsc::channel(64);
+        let (led, leadership) = watch::channel(leadership::unknown());
+        let control = Control {
+            own: config.name.clone(),
+            proposals,
+            proofs,
+            questions: asking,
+            published: published.clone(),
+            leadership: leadership.clone(),
+            events,
+        };
+        let (fail, failed) = watch::channel(None);
+        let own = folder.raft_id();
+        let mut tasks = JoinSet::new();
+        let proposer = Proposer {
+            raft: raft.clone(),
+            published: published.clone(),
+            leadership,
+            proposals: proposed,
+            wall,
+            stop: stop.clone(),
+        };
+        tasks.spawn(proposer.run());
+        tasks.spawn(leadership::prove(raft.clone(), asked, times.election_max, stop.clone()));
+        tasks.spawn(questions::answer(raft.clone(), own, about_raft, TRANSFER_LIMIT, stop.clone()));
+        let (held, _) = watch::channel(None);
+        tasks.spawn(campaign::watch_leader(raft.clone(), identity.clone(), times.heartbeat, held, stop.clone()));
+        let retention = Retention { log, snapshots: snapshots.clone(), limits: Limits::default() };
+        tasks.spawn(watch_over(
+            raft.clone(),
+            peers.clone(),
+            config.voters.clone(),
+            retention,
+            published,
+            led,
+            own,
+            fail,
+            stop.clone(),
+        ));
+        let service =
+            Service::new(raft.clone(), snapshots, config.name.clone(), config.voters.keys().cloned().collect());
+        Ok(Self { control, service, raft, failed, tasks })
+    }
+
+    /// Why Raft cannot go on, once that is so: the process must end then.
+    pub async fn ended(&self) -> Option<String> {
+        let mut failed = self.failed.clone();
+        failed.wait_for(Option::is_some).await.ok().and_then(|why| why.clone())
+    }
+
+    /// Ends Raft, and waits for its tasks. `stop` must be cancelled before.
+    pub async fn end(mut self) {
+        _ = tokio::time::timeout(END_LIMIT, async {
+            _ = self.raft.shutdown().await;
+            while self.tasks.join_next().await.is_some() {}
+        })
+        .await;
+    }
+}
+
+/// The tasks whose end is the end of the process: Raft's core, the beginning of the cluster, and the bounds of the log.
+#[allow(clippy::too_many_arguments)] // Each is handed to one of the three tasks; a struct would only name them again.
+async fn watch_over(
+    raft: NodeRaft,
+    peers: Peers,
+    configured: bootstrap::Configured,
+    retention: Retention,
+    published: watch::Receiver<crate::control::Published<TokioRuntime>>,
+    led: watch::Sender<crate::control::Leadership<TokioRuntime>>,
+    own: crate::raft::types::RaftId,
+    fail: watch::Sender<Option<String>>,
+    stop: CancellationToken,
+) {
+    let follow = leadership::follow(raft.clone(), own, published, led, stop.clone());
+    let begin = async {
+        match bootstrap::bootstrap(&raft, &peers, &configured).await {
+            Ok(()) => std::future::pending().await,
+            Err(error) => Err(format!("{:#}", anyhow::Error::new(error))),
+        }
+    };
+    let keep = retention.run(raft.clone(), stop.clone());
+    let why = tokio::select! {
+        biased;
+        () = stop.cancelled() => return,
+        ended = follow => ended,
+        failed = begin => failed,
+        ended = keep => ended.map_err(|error| format!("{:#}", anyhow::Error::new(error))),
+    };
+    if let Err(why) = why {
+        _ = fail.send_replace(Some(why));
+        stop.cancelled().await;
+    }
+}
+
+/// The rules of this build.
+const RULES: Rules =
+    Rules { apply: pando_supervision::apply, version: |cluster| cluster.head.rules, known: pando_supervision::RULES };
+/// A transfer has this long to come true.
+const TRANSFER_LIMIT: Duration = Duration::from_secs(5);
+/// Raft and its tasks have this long to end.
+const END_LIMIT: Duration = Duration::from_secs(3);
+
+fn wall() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+}
