@@ -277,7 +277,7 @@ fn now_sentence(cluster: &Cluster, path: &Path, member: &Member) -> String {
                     }
                     (None, Stage::Ready { pid, at }) => {
                         let since = human(now.saturating_sub(at));
-                        format!("runs on {node} since {since} (incarnation {number}, pid {pid}) and is ready")
+                        format!("has run on {node} for {since} (incarnation {number}, pid {pid}) and is ready")
                     }
                 }
             }
@@ -285,7 +285,7 @@ fn now_sentence(cluster: &Cluster, path: &Path, member: &Member) -> String {
         Body::Supervisor(supervisor) => match &supervisor.phase {
             SupervisorPhase::Down(reason) => down_sentence(cluster, path, *reason),
             SupervisorPhase::Delayed { .. } => "failed and waits to be started again".into(),
-            SupervisorPhase::Up { since } => format!("is up since {}", human(now.saturating_sub(*since))),
+            SupervisorPhase::Up { since } => format!("has been up for {}", human(now.saturating_sub(*since))),
             SupervisorPhase::Stopping { .. } => "stops its children, the last started first".into(),
             SupervisorPhase::Failed(cause) => format!("has failed: {cause}"),
         },
@@ -345,28 +345,35 @@ fn next_sentence(cluster: &Cluster, path: &Path, member: &Member) -> String {
 }
 
 fn next_delay(member: &Member) -> String {
-    let (short, long) = (member.backoff.shortest(member.delays), member.backoff.longest(member.delays));
-    let reset = human(member.backoff.reset_after);
+    let between = |delays| {
+        format!("{} to {}", human(member.backoff.shortest(delays)), human(member.backoff.longest(delays)))
+    };
     if member.delays == 0 {
-        format!("{} to {}", human(short), human(long))
-    } else {
-        format!("{} to {}, or the base again once it was healthy for {reset}", human(short), human(long))
+        return between(0);
     }
+    let reset = human(member.backoff.reset_after);
+    format!("{}, or {} once it was healthy for {reset}", between(member.delays), between(0))
 }
 
 fn gives_up(cluster: &Cluster, path: &Path, member: &Member) -> String {
     let spent = |window: &crate::restarts::Window, intensity: Intensity, owner: &str, then: String| match intensity {
         Intensity::Unlimited => format!("never: {owner} is unlimited"),
-        Intensity::Limited { .. } => {
+        Intensity::Limited { max_restarts, .. } => {
             let count = window.counting(cluster.head.now, intensity).count();
-            format!("{owner} pays for {}, {count} are spent now; one crash more {then}", budget(intensity))
+            // The budget pays for `max_restarts`; the crash after those is the one too many.
+            let more = (max_restarts as usize + 1).saturating_sub(count).max(1);
+            let crashes = if more == 1 { "one crash more".to_owned() } else { format!("{more} crashes more") };
+            format!("{owner} has {count} of {} spent; {crashes}, and {then}", budget(intensity))
         }
     };
     let own = match &member.body {
         Body::Supervisor(supervisor) => {
+            if let SupervisorPhase::Failed(_) = supervisor.phase {
+                return "it has given up".into();
+            }
             let then = match path.parent() {
-                Some(parent) => format!("makes it fail, and {parent} decides"),
-                None => "makes the tree fail".into(),
+                Some(parent) => format!("it fails, and {parent} decides"),
+                None => "the tree fails".into(),
             };
             return spent(&supervisor.window, supervisor.intensity, "its budget", then);
         }
@@ -376,10 +383,10 @@ fn gives_up(cluster: &Cluster, path: &Path, member: &Member) -> String {
     let Some(supervisor) = cluster.supervisor(&parent) else { return String::new() };
     match own {
         Some((process, own)) => {
-            spent(&process.window, own, "its own budget", format!("counts as one crash of {parent}"))
+            spent(&process.window, own, "its own budget", format!("that is one crash on the budget of {parent}"))
         }
         None => {
-            let then = format!("makes {parent} escalate");
+            let then = format!("{parent} escalates");
             spent(&supervisor.window, supervisor.intensity, &format!("the budget of {parent}"), then)
         }
     }
