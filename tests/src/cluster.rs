@@ -1,0 +1,325 @@
+//! A cluster of real node processes on loopback, in a folder of its own.
+//!
+//! ```text
+//!   Cluster ── pando-node n1 … nN (voters first, then agents), one guard each
+//!      │            └── children, each with the mark of its node's data folder in its environment
+//!      └── Client (admin), CLI with its own PANDO_HOME
+//! ```
+//!
+//! Dropped, it kills every node and checks that nothing with a mark of it is left.
+
+mod node;
+
+use std::collections::BTreeMap;
+use std::net::{TcpListener, UdpSocket};
+use std::path::{Path as FilePath, PathBuf};
+use std::process::Output;
+use std::time::Duration;
+
+use pando_protocol::client::certs::Authority;
+use pando_protocol::client::identity::{Identity, Role};
+use pando_protocol::client::{Client, ClientError};
+use pando_protocol::ids::{NodeName, Path};
+use pando_protocol::message::{Call, Change, Changed, Found, Freshness, Item, Query, Reply, Settled};
+use pando_protocol::spec_file::{self, Format};
+use pando_protocol::view::{ClusterRow, EventRow, Explanation, HistoryRow, NodeRow, TreeRow};
+use tempfile::TempDir;
+
+pub use node::{NodeProcess, marked_processes};
+
+use crate::programs;
+use crate::wait::wait_until;
+
+/// Bound for anything that takes milliseconds when all is well.
+pub const SOON: Duration = Duration::from_secs(20);
+
+/// How a cluster is made.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// 1, 3 or 5.
+    pub voters: usize,
+    /// Further nodes.
+    pub agents: usize,
+    /// Flags for every node, beside those that the fixture sets.
+    pub flags: Vec<String>,
+    /// The address of each node; default 127.0.0.1.
+    pub host: String,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { voters: 3, agents: 0, flags: Vec::new(), host: "127.0.0.1".into() }
+    }
+}
+
+/// A running cluster.
+#[derive(Debug)]
+pub struct Cluster {
+    folder: TempDir,
+    nodes: BTreeMap<NodeName, NodeProcess>,
+    client: Client,
+}
+
+impl Cluster {
+    /// Three voters.
+    pub async fn start() -> Self {
+        Self::with(Options::default()).await
+    }
+
+    /// A cluster whose nodes all have a session.
+    ///
+    /// # Panics
+    /// Where it does not come up within [`SOON`].
+    pub async fn with(options: Options) -> Self {
+        let cluster = Self::prepare(&options);
+        cluster.all_up().await;
+        cluster
+    }
+
+    /// Starts the nodes and waits for nothing.
+    pub fn prepare(options: &Options) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let authority = Authority::create_or_load(&folder.path().join("ca"), "test").expect("an authority");
+        let names: Vec<NodeName> = (1..=options.voters + options.agents).map(|n| name(&format!("n{n}"))).collect();
+        let addresses: Vec<String> = names.iter().map(|_| free_address(&options.host)).collect();
+        let voters = names.iter().zip(&addresses).take(options.voters);
+        let voters = voters.map(|(name, address)| format!("{name}={address}")).collect::<Vec<_>>().join(",");
+        let mut nodes = BTreeMap::new();
+        for (name, address) in names.iter().zip(&addresses) {
+            let home = folder.path().join(name.as_str());
+            authority.issue(name, Role::Node, &home.join("identity")).expect("a certificate");
+            let mut node = NodeProcess::new(name.clone(), home, address.clone(), &voters, options.flags.clone());
+            node.start();
+            nodes.insert(name.clone(), node);
+        }
+        let admin = folder.path().join("admin");
+        authority.issue(&name("admin"), Role::Admin, &admin).expect("a certificate");
+        let client = client(&admin, addresses);
+        Self { folder, nodes, client }
+    }
+
+    /// Waits until every running node has a session and a leader is confirmed.
+    pub async fn all_up(&self) {
+        let running = self.nodes.values().filter(|node| node.is_running()).count();
+        let up = |rows: &Result<Vec<NodeRow>, String>| {
+            rows.as_ref().is_ok_and(|rows| rows.iter().filter(|row| row.session.is_some()).count() >= running)
+        };
+        wait_until("all nodes to be up", SOON, async || self.try_nodes().await, up).await;
+    }
+
+    /// The folder of everything.
+    pub fn folder(&self) -> &FilePath {
+        self.folder.path()
+    }
+
+    /// A node process.
+    pub fn node(&mut self, name: &str) -> &mut NodeProcess {
+        self.nodes.get_mut(&self::name(name)).unwrap_or_else(|| panic!("no node {name}"))
+    }
+
+    /// Every node process.
+    pub fn nodes(&mut self) -> impl Iterator<Item = &mut NodeProcess> {
+        self.nodes.values_mut()
+    }
+
+    /// The admin's client, which tries all nodes.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// A client with the admin's identity that asks one node only.
+    pub fn client_of(&self, node: &str) -> Client {
+        client(&self.folder.path().join("admin"), vec![self.nodes[&name(node)].address().to_owned()])
+    }
+
+    /// Runs `pando` with these words, its own PANDO_HOME, and this cluster as endpoints.
+    pub fn cli(&self, words: &[&str]) -> Output {
+        let endpoints: Vec<_> = self.nodes.values().map(|node| node.address().to_owned()).collect();
+        let mut command = std::process::Command::new(programs::folder().join("pando"));
+        command.args(words).current_dir(self.folder.path());
+        command.env("PANDO_HOME", self.folder.path().join("home")).env("PANDO_ENDPOINTS", endpoints.join(","));
+        command.env("PANDO_IDENTITY", self.folder.path().join("admin"));
+        command.output().expect("pando runs")
+    }
+
+    /// Applies a spec in TOML.
+    ///
+    /// # Panics
+    /// Where it is refused.
+    pub async fn apply(&self, toml: &str) -> Changed {
+        let spec = spec_file::parse("test.toml", Format::Toml, toml).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+        self.change(Change::Apply(spec)).await.unwrap_or_else(|error| panic!("apply: {error}"))
+    }
+
+    /// Changes something.
+    ///
+    /// # Errors
+    /// What the client says.
+    pub async fn change(&self, change: Change) -> Result<Changed, ClientError> {
+        match self.client.change(change, SOON).await? {
+            Reply::Changed(changed) => Ok(changed),
+            other => panic!("a change was answered with {other:?}"),
+        }
+    }
+
+    /// Asks something, linearizably.
+    ///
+    /// # Panics
+    /// Where no answer comes.
+    pub async fn ask(&self, query: Query) -> Found {
+        self.try_ask(query).await.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    async fn try_ask(&self, query: Query) -> Result<Found, String> {
+        let call = Call::Read { query, freshness: Freshness::Linearizable };
+        match self.client.call(call, SOON).await {
+            Ok(Reply::Found { found, view }) if view.confirmed => Ok(found),
+            Ok(other) => Err(format!("not confirmed: {other:?}")),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// The rows of every tree, or an empty list while nobody answers.
+    pub async fn tree(&self) -> Vec<TreeRow> {
+        match self.try_ask(Query::Tree(None)).await {
+            Ok(Found::Tree(rows)) => rows,
+            _ => Vec::new(),
+        }
+    }
+
+    /// The row of a path.
+    ///
+    /// # Panics
+    /// Where there is none.
+    pub async fn row(&self, path: &str) -> TreeRow {
+        let rows = self.tree().await;
+        rows.iter().find(|row| row.path.as_str() == path).cloned().unwrap_or_else(|| panic!("no {path} in {rows:#?}"))
+    }
+
+    /// How the runs of a path ended.
+    pub async fn history(&self, path: &str) -> Vec<HistoryRow> {
+        match self.ask(Query::History(self::path(path))).await {
+            Found::History(rows) => rows,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Why a path is as it is.
+    pub async fn explain(&self, path: &str) -> Explanation {
+        match self.ask(Query::Explain(self::path(path))).await {
+            Found::Explanation(explanation) => *explanation,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Whether a path is settled.
+    pub async fn settled(&self, path: &str) -> Settled {
+        match self.ask(Query::Settled(self::path(path))).await {
+            Found::Settled(settled) => settled,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The nodes.
+    pub async fn node_rows(&self) -> Vec<NodeRow> {
+        self.try_nodes().await.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    async fn try_nodes(&self) -> Result<Vec<NodeRow>, String> {
+        match self.try_ask(Query::Nodes).await? {
+            Found::Nodes(rows) => Ok(rows),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    /// The cluster as its leader sees it.
+    pub async fn status(&self) -> ClusterRow {
+        match self.ask(Query::Cluster).await {
+            Found::Cluster(row) => row,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The name of the confirmed leader; waits for one.
+    pub async fn leader(&self) -> String {
+        let look = async || match self.try_ask(Query::Cluster).await {
+            Ok(Found::Cluster(row)) => row.leader.map(|leader| leader.to_string()),
+            _ => None,
+        };
+        wait_until("a leader", SOON, look, Option::is_some).await.unwrap_or_default()
+    }
+
+    /// Every event that is kept, the oldest first.
+    pub async fn events(&self) -> Vec<EventRow> {
+        let mut items = self.client.stream(Call::Events { after: 0, follow: false }).await.expect("events");
+        let mut events = Vec::new();
+        while let Some(item) = items.next().await.expect("events") {
+            if let Item::Event(event) = item {
+                events.push(event);
+            }
+        }
+        events
+    }
+
+    /// Waits until everything at and below a path that should run is ready.
+    pub async fn whole(&self, path: &str) {
+        let look = async || self.try_ask(Query::Settled(self::path(path))).await;
+        let is_whole = |found: &Result<Found, String>| matches!(found, Ok(Found::Settled(settled)) if settled.whole);
+        wait_until(&format!("{path} to be whole"), SOON, look, is_whole).await;
+    }
+
+    /// Stops every node by SIGTERM, and waits for each.
+    pub fn stop(&mut self) {
+        self.nodes.values_mut().for_each(NodeProcess::terminate);
+        self.nodes.values_mut().for_each(NodeProcess::wait_for_end);
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let marks: Vec<String> = self.nodes.values().filter_map(NodeProcess::mark).collect();
+        self.nodes.values_mut().for_each(NodeProcess::kill);
+        for node in self.nodes.values() {
+            node.wait_for_guard();
+            if std::thread::panicking() {
+                eprintln!("--- {} ---\n{}", node.name(), node.log_tail(60));
+            }
+        }
+        let left: Vec<u32> = marks.iter().flat_map(|mark| marked_processes(mark)).collect();
+        if !std::thread::panicking() {
+            assert!(left.is_empty(), "processes are left: {left:?}");
+        }
+    }
+}
+
+/// A path from a text that is known to be one.
+pub fn path(text: &str) -> Path {
+    text.parse().unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A node name from a text that is known to be one.
+pub fn name(text: &str) -> NodeName {
+    text.parse().unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn client(identity: &FilePath, endpoints: Vec<String>) -> Client {
+    let identity = Identity::load(identity).expect("the admin's identity");
+    Client::new(identity, endpoints).expect("a client")
+}
+
+/// An address whose port is free for UDP and TCP. It is free again when it is used, and nobody else asks for a given port.
+pub fn free_address(host: &str) -> String {
+    for _ in 0..100 {
+        let Ok(udp) = UdpSocket::bind((host, 0)) else { continue };
+        let address = udp.local_addr().expect("an address");
+        if TcpListener::bind(address).is_ok() {
+            return address.to_string();
+        }
+    }
+    panic!("no free port on {host}");
+}
+
+/// The folder of the repository.
+pub fn repository() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
+}

@@ -1,0 +1,30 @@
+//! The programs under test, built as this test was.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The folder with `pando`, `pando-node` and the example programs, built in the profile of this test. `cargo test` alone does
+/// not build programs of other packages; where they are up to date this costs a moment.
+///
+/// # Panics
+/// Where they cannot be built.
+pub fn folder() -> PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(build).clone()
+}
+
+fn build() -> PathBuf {
+    // target/<profile>/deps/<this test>
+    let own = std::env::current_exe().expect("the path of this test");
+    let folder = own.parent().and_then(|deps| deps.parent()).expect("target/<profile>/deps").to_owned();
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--quiet", "--bins", "-p", "pando", "-p", "pando-node", "-p", "pando-examples"]);
+    cargo.current_dir(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".."));
+    if folder.ends_with("release") {
+        cargo.arg("--release");
+    }
+    let status = cargo.status().expect("cargo runs");
+    assert!(status.success(), "the programs under test do not build");
+    folder
+}
