@@ -33,7 +33,12 @@ impl Api {
             return Err(Rejection::NoSuchPath { nearest: trees::nearest(&cluster, &path), path });
         }
         let Some(run) = cluster.run(&path).cloned() else {
-            let why = "has no process that runs now: `pando explain` says why".to_owned();
+            let why = match cluster.supervisor(&path) {
+                Some(_) => format!(
+                    "is a supervisor, and a supervisor has no process: name a child; `pando tree {path}` shows them"
+                ),
+                None => format!("has no process that runs now: `pando explain {path}` says why"),
+            };
             return Err(Rejection::WrongState { path, why });
         };
         let sent = if run.node == self.own {

@@ -345,9 +345,8 @@ fn next_sentence(cluster: &Cluster, path: &Path, member: &Member) -> String {
 }
 
 fn next_delay(member: &Member) -> String {
-    let between = |delays| {
-        format!("{} to {}", human(member.backoff.shortest(delays)), human(member.backoff.longest(delays)))
-    };
+    let between =
+        |delays| format!("{} to {}", human(member.backoff.shortest(delays)), human(member.backoff.longest(delays)));
     if member.delays == 0 {
         return between(0);
     }
