@@ -10,7 +10,7 @@ fn masked_line(line: &str) -> String {
     let mut masked: Vec<String> = Vec::new();
     let mut next = 0;
     while let Some(word) = words.get(next) {
-        let before = next.checked_sub(1).and_then(|before| words.get(before)).map_or("", |word| core(word));
+        let before = next.checked_sub(1).and_then(|before| words.get(before)).copied().unwrap_or_default();
         let after = words.get(next + 1).map_or("", |word| core(word));
         next += 1;
         if is_rate(word) {
