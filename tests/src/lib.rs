@@ -1,1 +1,3 @@
 //! Fixtures for the tests of Pando.
+
+pub mod rules;
