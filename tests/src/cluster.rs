@@ -104,7 +104,7 @@ impl Cluster {
         let up = |rows: &Result<Vec<NodeRow>, String>| {
             rows.as_ref().is_ok_and(|rows| rows.iter().filter(|row| row.session.is_some()).count() >= running)
         };
-        wait_until("all nodes to be up", SOON, async || self.try_nodes().await, up).await;
+        _ = wait_until("all nodes to be up", SOON, async || self.try_nodes().await, up).await;
     }
 
     /// The folder of everything.
@@ -265,7 +265,7 @@ impl Cluster {
     pub async fn whole(&self, path: &str) {
         let look = async || self.try_ask(Query::Settled(self::path(path))).await;
         let is_whole = |found: &Result<Found, String>| matches!(found, Ok(Found::Settled(settled)) if settled.whole);
-        wait_until(&format!("{path} to be whole"), SOON, look, is_whole).await;
+        _ = wait_until(&format!("{path} to be whole"), SOON, look, is_whole).await;
     }
 
     /// Stops every node by SIGTERM, and waits for each.
