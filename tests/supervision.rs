@@ -2,6 +2,8 @@
 
 #[path = "supervision/cases.rs"]
 mod cases;
+#[path = "supervision/determinism.rs"]
+mod determinism;
 #[path = "supervision/endings.rs"]
 mod endings;
 #[path = "supervision/nodes.rs"]
@@ -10,6 +12,8 @@ mod nodes;
 mod operators;
 #[path = "supervision/placement.rs"]
 mod placement;
+#[path = "supervision/properties.rs"]
+mod properties;
 #[path = "supervision/reports.rs"]
 mod reports;
 #[path = "supervision/specs.rs"]

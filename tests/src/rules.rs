@@ -9,8 +9,16 @@
 //! Nothing here uses a clock or the system's dice: a seed tells the whole run.
 
 pub mod copies;
+pub mod coverage;
 pub mod dice;
+pub mod generator;
+pub mod healing;
+pub mod ledger;
+pub mod payers;
+pub mod places;
+pub mod replay;
 pub mod runner;
 pub mod sim;
 pub mod specs;
+pub mod trees;
 pub mod world;

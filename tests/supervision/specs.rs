@@ -94,6 +94,20 @@ fn a_tree_that_is_deleted_and_applied_again_counts_its_incarnations_on() {
 }
 
 #[test]
+fn what_waits_in_a_deleted_tree_waits_no_longer_while_the_rest_still_stops() {
+    let mut world = World::new(&["n1"]);
+    let pool = nested("pool", |_, pool| pool.intensity = budget(0, 10), vec![permanent("x")]);
+    let group = nested("group", |_, _| {}, vec![pool]);
+    world.apply(&plain(vec![group, permanent("last")]));
+    world.crash("/t/group/pool/x", 1);
+    assert_eq!(world.row("/t/group/pool").state, State::BackingOff);
+    world.change(Change::Delete("t".parse().unwrap())).unwrap();
+    assert_eq!(world.row("/t/group/pool").state, State::Stopped);
+    world.advance(Duration::from_secs(1));
+    assert!(world.sim.cluster.members.is_empty());
+}
+
+#[test]
 fn a_child_that_comes_back_while_it_is_being_removed_starts_once_the_old_run_is_down() {
     let mut world = World::new(&["n1"]);
     let both = plain(vec![permanent("a"), permanent("b")]);

@@ -8,7 +8,7 @@ use pando_protocol::message::Change;
 use pando_protocol::rejection::Rejection;
 use pando_protocol::session::Observation;
 use pando_supervision::cluster::Stage;
-use pando_supervision::{Command, Done};
+use pando_supervision::{Command, Done, EndProof, Stamp};
 use pando_tests::rules::specs::{path, permanent, tree};
 use pando_tests::rules::world::World;
 
@@ -148,6 +148,38 @@ fn a_stamp_of_a_clock_that_lags_never_turns_time_back() {
     world.sim.now = Duration::from_secs(1);
     world.command(Command::Tick);
     assert_eq!(world.sim.cluster.head.now, Duration::from_secs(5));
+}
+
+#[test]
+fn the_largest_numbers_are_taken_like_any_other() {
+    let mut world = World::new(&["n1", "n2"]);
+    world.apply(&tree("t", |_| {}, vec![permanent("a"), permanent("b")]));
+    let mut cluster = world.sim.cluster.clone();
+    let run = world.run("/t/a").expect("it runs").clone();
+    let huge = |how| Exit {
+        how,
+        ran: Duration::MAX,
+        healthy: Some(Duration::MAX),
+        out_of_memory: OutOfMemory::Yes,
+        stderr: Some("\n".repeat(9_999)),
+    };
+    let exited = |incarnation, exit| Observation::Exited { path: path("/t/a"), incarnation, exit };
+    let last = Stamp { at: Duration::MAX, wall: u64::MAX };
+    let commands = [
+        observe("n1", run.session, 3, exited(run.incarnation, huge(ExitHow::Unready(Duration::MAX)))),
+        observe("n1", run.session, u64::MAX, exited(run.incarnation, huge(ExitHow::ReaperLost))),
+        observe("n1", run.session, 4, exited(Incarnation(u64::MAX), huge(ExitHow::ReaperLost))),
+        Command::EndSession { node: "n2".parse().unwrap(), session: SessionId(2), proof: EndProof::Lease },
+        observe("n1", run.session, 4, Observation::Leaving),
+        observe("n1", run.session, 5, Observation::Left),
+        Command::RaiseRules(u32::MAX),
+        Command::Tick,
+    ];
+    for command in commands {
+        pando_supervision::apply(&mut cluster, last, command);
+        pando_supervision::report::tree(&cluster, None);
+    }
+    assert_eq!((cluster.head.now, cluster.head.rules), (Duration::MAX, u32::MAX));
 }
 
 #[test]

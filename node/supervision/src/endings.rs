@@ -122,7 +122,6 @@ impl Change<'_> {
             format!("starts again after {}", human(after))
         };
         self.note(path, cause, false, payer.into(), decision);
-        self.process(path).refused_by.clear();
         self.wait_for_place(path, after);
     }
 

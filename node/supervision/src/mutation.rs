@@ -14,8 +14,8 @@ pub enum Mutation {
     NoBackoff,
     /// An ending that nobody pays for is never followed by one that is paid.
     UnpaidForEver,
-    /// A child whose node is lost is placed while its old session still stands.
-    ReplaceBeforeLoss,
+    /// A child of a node that goes is placed elsewhere before it has stopped.
+    ReplaceBeforeStopped,
     /// An observation is applied each time it comes.
     ObservationsTwice,
     /// A client's retry is applied again.
@@ -73,7 +73,7 @@ impl Mutation {
         Self::WindowClosedInterval,
         Self::NoBackoff,
         Self::UnpaidForEver,
-        Self::ReplaceBeforeLoss,
+        Self::ReplaceBeforeStopped,
         Self::ObservationsTwice,
         Self::RetriesTwice,
         Self::StopIsCharged,

@@ -1,6 +1,6 @@
 //! Nodes: their sessions, what their runners report, and what their loss means.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,16 +27,16 @@ const BRAKE_JITTER_MS: u64 = 1_000;
 
 impl Change<'_> {
     /// A runner asks for a session: grants it, and ends those that it proves over.
-    pub fn grant_session(&mut self, request: SessionRequest) -> Outcome {
-        let SessionRequest { node: name, nonce, address, role, labels, slots, pid, proven_over } = request;
-        if let Some(granted) = self.granted(&name, nonce) {
+    pub fn grant_session(&mut self, mut request: SessionRequest) -> Outcome {
+        let name = request.node.clone();
+        if let Some(granted) = self.granted(&name, request.nonce) {
             return Ok(Done::Granted(granted));
         }
         if !self.cluster.nodes.contains_key(&name) && self.cluster.nodes.len() >= MAX_NODES {
             let what = format!("{} nodes", self.cluster.nodes.len() + 1);
             return Err(Rejection::TooMany { what, limit: MAX_NODES as u64 });
         }
-        for over in proven_over {
+        for over in std::mem::take(&mut request.proven_over) {
             self.end_session(&name, over, "its processes are proven gone");
         }
         if broken(Mutation::NewSessionEndsOld)
@@ -44,37 +44,26 @@ impl Change<'_> {
         {
             self.end_session(&name, current, "a new session began");
         }
+        Ok(Done::Granted(self.begin_session(request)))
+    }
+
+    /// Older sessions stay beside the new one until it is known that nothing of them runs.
+    fn begin_session(&mut self, request: SessionRequest) -> SessionId {
+        let SessionRequest { node: name, nonce, address, role, labels, slots, pid, proven_over: _ } = request;
         let id = SessionId(self.cluster.head.next_session);
         self.cluster.head.next_session += 1;
-        let session = Session {
-            nonce,
-            since: self.now(),
-            observed: 0,
-            leaving: false,
-            assigned: Default::default(),
-            used: 0,
-            revision: 0,
-        };
-        let (mut sessions, mut losses) = (BTreeMap::new(), 0);
-        if let Some(known) = self.cluster.nodes.get(&name) {
-            sessions = known.sessions.clone();
-            losses = known.losses;
-        }
+        let (since, assigned) = (self.now(), BTreeSet::new());
+        let session = Session { nonce, since, observed: 0, leaving: false, assigned, used: 0, revision: 0 };
+        let known = self.cluster.nodes.get(&name);
+        let losses = known.map_or(0, |known| known.losses);
+        let mut sessions = known.map_or_else(BTreeMap::new, |known| known.sessions.clone());
         sessions.insert(id, session);
-        let node = Node {
-            address,
-            role,
-            labels: labels.into_iter().collect(),
-            slots,
-            pid,
-            current: Some(id),
-            sessions,
-            losses,
-        };
+        let labels = labels.into_iter().collect();
+        let node = Node { address, role, labels, slots, pid, current: Some(id), sessions, losses };
         self.cluster.nodes.insert(name.clone(), Arc::new(node));
         self.room_changed = true;
         self.event(EventKind::NodeUp, None, Some(&name), format!("{name} is up (session {id})"));
-        Ok(Done::Granted(id))
+        id
     }
 
     /// The session that answered the request with this nonce, where it is not known to be over: a repeated request gets it
@@ -212,7 +201,7 @@ impl Change<'_> {
         }
         for path in runs.iter().rev() {
             self.stop_run(path, StopReason::Shutdown);
-            if broken(Mutation::ReplaceBeforeLoss)
+            if broken(Mutation::ReplaceBeforeStopped)
                 && let Some(run) = self.cluster.run(path).cloned()
             {
                 self.run_over(path, run, Over::NeverStarted);

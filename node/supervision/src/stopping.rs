@@ -44,8 +44,8 @@ impl Change<'_> {
         }
     }
 
-    /// Takes a child down that waits for a place or a delay. Others are left as they are.
-    fn stand_down(&mut self, child: &Path) {
+    /// Takes a member down that waits for a place or a delay. Others are left as they are.
+    pub fn stand_down(&mut self, child: &Path) {
         match &self.member(child).body {
             Body::Process(Process { phase: ProcessPhase::Pending(_), .. }) => {
                 self.stop_waiting(child);

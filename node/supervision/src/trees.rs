@@ -213,21 +213,18 @@ impl Change<'_> {
         self.cluster.members.insert(path.clone(), Arc::new(member));
     }
 
-    /// Takes a member out: forgotten at once where it is down, else when it is.
+    /// Takes a member out: forgotten at once where it is down, else when it is. What waits below it waits no longer.
     fn remove(&mut self, path: &Path) {
         for below in self.cluster.walk(path) {
             self.member(&below).removed = true;
+            self.stand_down(&below);
         }
-        match &self.member(path).body {
-            Body::Process(process) => match process.phase {
-                ProcessPhase::Assigned(_) => self.stop_run(path, StopReason::Removed),
-                ProcessPhase::Pending(_) => {
-                    self.stop_waiting(path);
-                    self.forget(path);
-                }
-                ProcessPhase::Down(_) => self.forget(path),
-            },
-            Body::Supervisor(supervisor) if supervisor.is_down() => self.forget(path),
+        let member = self.member(path);
+        if member.is_down() {
+            return self.forget(path);
+        }
+        match &member.body {
+            Body::Process(_) => self.stop_run(path, StopReason::Removed),
             Body::Supervisor(_) => self.stop_supervisor(path, Then::Down(DownReason::Supervisor)),
         }
     }

@@ -7,10 +7,9 @@ use pando_protocol::ids::{NodeName, Path};
 use pando_protocol::message::{Change, Changed, Difference};
 use pando_protocol::rejection::Rejection;
 use pando_protocol::session::Observation;
-use pando_protocol::spec::{Signal, TreeSpec};
+use pando_protocol::spec::TreeSpec;
 use pando_protocol::view::{HistoryRow, TreeRow};
 use pando_supervision::cluster::{Member, Run};
-use pando_supervision::desired::Local;
 use pando_supervision::{Applied, Command, Done, EndProof, EventKind, report};
 
 use super::runner::Runner;
@@ -85,46 +84,12 @@ impl World {
 
     /// Lets every runner act, start what is due, end what should end, and tell of it, until nothing more happens.
     pub fn settle(&mut self) {
-        let mut moved = true;
-        while moved {
-            moved = false;
-            for node in self.nodes() {
-                held(self.sim.act(&node));
-                held(self.sim.start_due(&node));
-                self.behave(&node);
-                while held(self.sim.deliver_one(&node)) {
-                    moved = true;
-                }
-            }
-        }
-    }
-
-    /// What was started is ready, what is to stop stops.
-    fn behave(&mut self, node: &NodeName) {
-        let now = self.sim.now;
-        let Some(runner) = self.sim.runners.get_mut(node) else { return };
-        for incarnation in runner.in_state(Local::Stopping) {
-            runner.exit(incarnation, ExitHow::Signal(Signal::TERM), Some(""), now, &mut self.sim.copies);
-        }
-        for incarnation in runner.in_state(Local::Running) {
-            if runner.runs[&incarnation].ready.is_none() {
-                runner.ready(incarnation, now);
-            }
-        }
+        held(self.sim.settle());
     }
 
     /// Lets time pass; everything that is due on the way happens when it is due.
     pub fn advance(&mut self, by: Duration) {
-        self.settle();
-        let until = self.sim.now + by;
-        while let Some(next) = self.sim.next_time().filter(|next| *next <= until) {
-            self.sim.now = self.sim.now.max(next);
-            self.command(Command::Tick);
-            self.settle();
-        }
-        self.sim.now = until;
-        self.command(Command::Tick);
-        self.settle();
+        held(self.sim.advance_to(self.sim.now + by));
     }
 
     /// Lets time pass until a child runs again.
@@ -181,11 +146,6 @@ impl World {
         let node: NodeName = name.parse().expect("a name");
         self.sim.runners.get_mut(&node).expect("a known node").say(observation);
         while held(self.sim.deliver_one(&node)) {}
-    }
-
-    /// The nodes.
-    pub fn nodes(&self) -> Vec<NodeName> {
-        self.sim.runners.keys().cloned().collect()
     }
 
     /// A member.
