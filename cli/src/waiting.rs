@@ -15,6 +15,9 @@ use crate::terminal::Progress;
 /// Pause between two questions: short beside what a person notices, long beside what an answer costs.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// The first look may take this long even where the limit is shorter: a limit of zero asks how it is now.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
+
 /// What one look at the cluster showed.
 pub enum Look<T> {
     /// It is so.
@@ -25,7 +28,7 @@ pub enum Look<T> {
     Unsure(String),
 }
 
-/// Looks until it is so, for at most `limit`; `what` completes *waiting for*. A cluster that cannot be reached for a while is asked again.
+/// Looks until it is so, at least once and for at most `limit`; `what` completes *waiting for*. A cluster that cannot be reached for a while is asked again.
 ///
 /// # Errors
 /// The limit passed (1, or 3 where no leader ever answered; with what was last seen), or a look failed for good.
@@ -36,11 +39,12 @@ pub async fn until<T>(
 ) -> Result<T, Failure> {
     let started = Instant::now();
     let deadline = started + limit;
+    let first_deadline = started + FIRST_LOOK;
     let mut progress = Progress::new();
     let mut code = Code::Unreached;
     let mut last_seen = "no answer yet".to_owned();
     loop {
-        match timeout_at(deadline, look()).await {
+        match timeout_at(deadline.max(first_deadline), look()).await {
             Ok(Ok(Look::There(value))) => return Ok(value),
             Ok(Ok(Look::NotYet(seen))) => (code, last_seen) = (Code::Failed, seen),
             Ok(Ok(Look::Unsure(seen))) => last_seen = seen,

@@ -63,7 +63,7 @@ fn now_sentence(cluster: &Cluster, path: &Path, member: &Member) -> String {
         Body::Supervisor(supervisor) => match &supervisor.phase {
             SupervisorPhase::Down(reason) => down_sentence(cluster, path, *reason),
             SupervisorPhase::Delayed { .. } => "failed and waits to be started again".into(),
-            SupervisorPhase::Up { since } => format!("is up since {}", human(now.saturating_sub(*since))),
+            SupervisorPhase::Up { since } => format!("has been up for {}", human(now.saturating_sub(*since))),
             SupervisorPhase::Stopping { .. } => "stops its children, the last started first".into(),
             SupervisorPhase::Failed(cause) => format!("has failed: {cause}"),
         },
@@ -81,7 +81,7 @@ fn run_sentence(run: &Run, now: Duration) -> String {
         }
         (None, Stage::Ready { pid, at }) => {
             let since = human(now.saturating_sub(at));
-            format!("runs on {node} since {since} (incarnation {number}, pid {pid}) and is ready")
+            format!("has run on {node} for {since} (incarnation {number}, pid {pid}) and is ready")
         }
     }
 }
@@ -139,20 +139,23 @@ fn next_sentence(cluster: &Cluster, path: &Path, member: &Member) -> String {
 }
 
 fn next_delay(member: &Member) -> String {
-    let (short, long) = (member.backoff.shortest(member.delays), member.backoff.longest(member.delays));
-    let reset = human(member.backoff.reset_after);
+    let between =
+        |delays| format!("{} to {}", human(member.backoff.shortest(delays)), human(member.backoff.longest(delays)));
     if member.delays == 0 {
-        format!("{} to {}", human(short), human(long))
-    } else {
-        format!("{} to {}, or the base again once it was healthy for {reset}", human(short), human(long))
+        return between(0);
     }
+    let reset = human(member.backoff.reset_after);
+    format!("{}, or {} once it was healthy for {reset}", between(member.delays), between(0))
 }
 
 fn gives_up(cluster: &Cluster, path: &Path, member: &Member) -> String {
+    if let Body::Supervisor(Supervisor { phase: SupervisorPhase::Failed(_), .. }) = &member.body {
+        return "it has given up".into();
+    }
     let Some(parent) = path.parent() else {
         return match &member.body {
             Body::Supervisor(root) => {
-                spent(cluster, &root.window, root.intensity, "its budget", "makes the tree fail".into())
+                spent(cluster, &root.window, root.intensity, "its budget", "the tree fails".into())
             }
             Body::Process(_) => String::new(), // A root is a supervisor.
         };
@@ -160,7 +163,7 @@ fn gives_up(cluster: &Cluster, path: &Path, member: &Member) -> String {
     let Some(above) = cluster.supervisor(&parent) else { return String::new() };
     match &member.body {
         Body::Supervisor(own) => {
-            let then = format!("makes it fail, and {parent} decides");
+            let then = format!("it fails, and {parent} decides");
             spent(cluster, &own.window, own.intensity, "its budget", then)
         }
         Body::Process(_) if member.restart == Restart::Temporary => {
@@ -168,11 +171,11 @@ fn gives_up(cluster: &Cluster, path: &Path, member: &Member) -> String {
         }
         Body::Process(process) => match process.spec.intensity {
             Some(own) => {
-                let then = format!("counts as one crash of {parent}");
+                let then = format!("that is one crash on the budget of {parent}");
                 spent(cluster, &process.window, own, "its own budget", then)
             }
             None => {
-                let then = format!("makes {parent} escalate");
+                let then = format!("{parent} escalates");
                 spent(cluster, &above.window, above.intensity, &format!("the budget of {parent}"), then)
             }
         },
@@ -182,10 +185,8 @@ fn gives_up(cluster: &Cluster, path: &Path, member: &Member) -> String {
 fn spent(cluster: &Cluster, window: &Window, intensity: Intensity, owner: &str, then: String) -> String {
     let Intensity::Limited { max_restarts, .. } = intensity else { return format!("never: {owner} is unlimited") };
     let count = window.counting(cluster.head.now, intensity).count();
-    let left = (max_restarts as usize).saturating_sub(count);
-    let crash = match left {
-        0 => "the next crash".to_owned(),
-        left => format!("crash number {} from now", left + 1),
-    };
-    format!("{owner} pays for {}, {count} are spent now; {crash} within that time {then}", budget(intensity))
+    // The budget pays for `max_restarts`; the crash after those is the one too many.
+    let more = (max_restarts as usize + 1).saturating_sub(count).max(1);
+    let crashes = if more == 1 { "one crash more".to_owned() } else { format!("{more} crashes more") };
+    format!("{owner} has {count} of {} spent; {crashes}, and {then}", budget(intensity))
 }

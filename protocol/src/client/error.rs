@@ -10,7 +10,7 @@ use crate::rejection::Rejection;
 pub enum ClientError {
     /// No endpoint answered.
     #[error(
-        "no node of the cluster was reached ({}): check that it runs, and the endpoints in --endpoint, PANDO_ENDPOINTS or \
+        "no node of the cluster was reached ({}): check that it runs, and the endpoints in --endpoints, PANDO_ENDPOINTS or \
          the context file",
         listed(.tried)
     )]
@@ -37,7 +37,7 @@ pub enum ClientError {
     Unusable(String),
     /// No reply came in time; a read or a signal, whose repetition is up to the caller.
     #[error(
-        "no reply from {endpoint} within {limit:?}: the node or its way to the leader hangs; try again or another node"
+        "no reply from {endpoint} within {limit:.1?}: the node or its way to the leader hangs; try again or another node"
     )]
     TimedOut {
         /// Who was asked.

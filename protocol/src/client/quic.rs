@@ -151,7 +151,7 @@ pub enum DialError {
         why: String,
     },
     /// Nobody answered in time.
-    #[error("no answer within {0:?}")]
+    #[error("no answer within {0:.1?}")]
     Silent(Duration),
     /// Somebody answered and it came to nothing.
     #[error("{0}")]
@@ -184,7 +184,7 @@ pub async fn dial(
     let unresolved = |why: String| DialError::Unresolved { address: address.to_owned(), why };
     let found = tokio::time::timeout_at(end, tokio::net::lookup_host(address)).await;
     let addresses: Vec<SocketAddr> = found
-        .map_err(|_| unresolved(format!("no answer within {limit:?}")))?
+        .map_err(|_| unresolved(format!("no answer within {limit:.1?}")))?
         .map_err(|e| unresolved(e.to_string()))?
         .collect();
     let mut last = unresolved("the name has no address".to_owned());
