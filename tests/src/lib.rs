@@ -4,6 +4,7 @@
 //! conditions with a bound and says what it last saw. Nothing here sleeps for a state. What needs more than the rules stands
 //! behind the feature `fixtures`, which is on by default.
 
+pub mod beats;
 #[cfg(feature = "fixtures")]
 pub mod cluster;
 #[cfg(feature = "fixtures")]

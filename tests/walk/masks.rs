@@ -115,10 +115,22 @@ mod tests {
     fn what_differs_from_run_to_run_is_masked() {
         for (line, expected) in [
             ("├─ web    running  n1    6     13 s  1 (1/min)  churning", "├─ web running n1 N TIME 1 healthy"),
-            ("sent SIGUSR1 to /shop: incarnation 3 on n3, pid 15957", "sent SIGUSR1 to /shop: incarnation N on n3, pid N"),
-            ("3   n3   1.7 s ago  1  exit code 1 after 996 ms [crash]", "N n3 TIME ago 1 exit code 1 after TIME [crash]"),
-            ("n1  voter  up  2  2 of 64  zone=a  s2  15749  127.0.0.1:38331", "n1 voter up 2 2 of 64 zone=a SESSION N 127.0.0.1:PORT"),
-            ("  n1  voter  127.0.0.1:7  http://127.0.0.1:41617/metrics", "n1 voter 127.0.0.1:PORT http://127.0.0.1:PORT/metrics"),
+            (
+                "sent SIGUSR1 to /shop: incarnation 3 on n3, pid 15957",
+                "sent SIGUSR1 to /shop: incarnation N on n3, pid N",
+            ),
+            (
+                "3   n3   1.7 s ago  1  exit code 1 after 996 ms [crash]",
+                "N n3 TIME ago 1 exit code 1 after TIME [crash]",
+            ),
+            (
+                "n1  voter  up  2  2 of 64  zone=a  s2  15749  127.0.0.1:38331",
+                "n1 voter up 2 2 of 64 zone=a SESSION N 127.0.0.1:PORT",
+            ),
+            (
+                "  n1  voter  127.0.0.1:7  http://127.0.0.1:41617/metrics",
+                "n1 voter 127.0.0.1:PORT http://127.0.0.1:PORT/metrics",
+            ),
             ("    27  12:35:11.719  node_lost  n3 lost", "N CLOCK node_lost n3 lost"),
             ("n2 2 | gap of 217 ms: n1/6 -> n3/9", "n2 N | gap of TIME: n1/N -> n3/N"),
             ("cluster dev: leader n3, 2 of 3 nodes up", "cluster dev: leader NODE, 2 of 3 nodes up"),
