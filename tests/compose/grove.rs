@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::process::{self, Running};
 
 /// The nodes of the compose file, each in a service and a container of its name.
-const NODES: [&str; 5] = ["n1", "n2", "n3", "n4", "n5"];
+pub const NODES: [&str; 5] = ["n1", "n2", "n3", "n4", "n5"];
 /// For one command in a container.
 const COMMAND: Duration = Duration::from_secs(60);
 /// For building the image from nothing, on two slow cores.
@@ -37,10 +37,37 @@ pub struct Row {
     pub restarts: u64,
 }
 
-#[derive(Debug, Deserialize)]
-struct Node {
-    name: String,
-    state: String,
+/// How a run of a child ended, as far as `pando history --output json` matters here.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Ending {
+    /// The last run that ended so.
+    pub incarnation: Option<u64>,
+    /// Where it ran.
+    pub node: Option<String>,
+    /// Why it ended.
+    pub cause: Cause,
+    /// Whether a restart budget paid.
+    pub charged: bool,
+}
+
+/// The cause of an ending.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Cause {
+    /// Its class, which says who pays.
+    pub class: String,
+    /// In words.
+    pub message: String,
+}
+
+/// A node, as far as `pando node ls --output json` matters here.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// Whether it has a session.
+    pub state: String,
+    /// How often it was lost.
+    pub losses: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -65,8 +92,18 @@ impl Grove {
         let project = format!("pando-test-{}", std::process::id());
         let grove = Self { program: compose_program()?, file, project, is_up: true };
         process::run(grove.compose().arg("build"), BUILD)?;
-        process::run(grove.compose().args(["up", "-d"]), COMMAND * 5)?;
+        grove.up()?;
         Ok(grove)
+    }
+
+    /// Makes and starts what of the grove is not there, or does not run.
+    pub fn up(&self) -> Result<()> {
+        process::run(self.compose().args(["up", "-d"]), COMMAND * 5).map(drop)
+    }
+
+    /// Stops and removes the containers in order. The volumes are kept, and with them all data.
+    pub fn down(&self) -> Result<()> {
+        process::run(self.compose().arg("down"), COMMAND * 5).map(drop)
     }
 
     /// Stops and removes everything, and makes sure of it.
@@ -114,6 +151,28 @@ impl Grove {
         status.leader.context("there is no leader")
     }
 
+    /// How the run `incarnation` of a child ended.
+    pub fn ending(&self, node: &str, path: &str, incarnation: u64) -> Result<Ending> {
+        let endings = self.history(node, path)?;
+        let ending = endings.iter().find(|ending| ending.incarnation == Some(incarnation));
+        ending.cloned().with_context(|| format!("no ending of incarnation {incarnation} in {endings:#?}"))
+    }
+
+    /// How the runs of a child ended, the newest last.
+    pub fn history(&self, node: &str, path: &str) -> Result<Vec<Ending>> {
+        self.read(node, &["history", path])
+    }
+
+    /// The nodes, as `node` knows them.
+    pub fn nodes(&self, node: &str) -> Result<Vec<Node>> {
+        self.read(node, &["node", "ls"])
+    }
+
+    /// The node `name`, as `node` knows it.
+    pub fn node(&self, node: &str, name: &str) -> Result<Node> {
+        self.nodes(node)?.into_iter().find(|row| row.name == name).with_context(|| format!("{name} is not known"))
+    }
+
     /// Whether every member of the shop runs, and so many nodes are up.
     pub fn is_whole(&self, node: &str, nodes_up: usize) -> Result<()> {
         let rows = self.tree(node)?;
@@ -121,7 +180,7 @@ impl Grove {
         if let Some(row) = rows.iter().find(|row| row.state != "running") {
             bail!("a member does not run: {row:?}");
         }
-        let nodes: Vec<Node> = self.read(node, &["node", "ls"])?;
+        let nodes = self.nodes(node)?;
         let up: Vec<&str> = nodes.iter().filter(|node| node.state == "up").map(|node| node.name.as_str()).collect();
         ensure!(up.len() == nodes_up, "{nodes_up} nodes should be up, and these are: {up:?}");
         Ok(())
@@ -130,10 +189,8 @@ impl Grove {
     /// Whether Docker calls every node's container healthy.
     pub fn all_are_healthy(&self) -> Result<()> {
         for node in NODES {
-            let mut inspect = Command::new("docker");
-            inspect.args(["inspect", "--format", "{{.State.Health.Status}}", &self.container(node)?]);
-            let health = process::run(&mut inspect, COMMAND)?.stdout;
-            ensure!(health.trim() == "healthy", "{node} is {}", health.trim());
+            let health = self.inspect(node, "{{.State.Health.Status}}")?;
+            ensure!(health == "healthy", "{node} is {health}");
         }
         Ok(())
     }
@@ -141,6 +198,29 @@ impl Grove {
     /// Ends every process in the container of a node at once. It stays down until it is started.
     pub fn kill_container(&self, node: &str) -> Result<()> {
         process::run(Command::new("docker").args(["kill", &self.container(node)?]), COMMAND).map(drop)
+    }
+
+    /// Stops the container of a node as an operator does, with the grace of the compose file; its exit code.
+    pub fn stop_container(&self, node: &str) -> Result<i32> {
+        process::run(self.compose().args(["stop", node]), COMMAND * 2)?;
+        let code = self.inspect(node, "{{.State.ExitCode}}")?;
+        code.parse().with_context(|| format!("{node} ended with the code {code}"))
+    }
+
+    /// How often Docker has started the container of a node again because it ended by itself.
+    pub fn restarts_of_container(&self, node: &str) -> Result<u64> {
+        let restarts = self.inspect(node, "{{.RestartCount}}")?;
+        restarts.parse().with_context(|| format!("{node} was started again {restarts} times"))
+    }
+
+    /// Fails where a process of the container of a node is dead and nobody has waited for it.
+    pub fn has_no_zombies(&self, node: &str) -> Result<()> {
+        // `State: Z (zombie)`. The image has no ps, and a shell's own children end before it does.
+        let script =
+            "for status in /proc/[0-9]*/status; do grep -l '^State:[[:space:]]*Z' $status; done 2>/dev/null; :";
+        let found = self.exec(node, &["sh", "-c", script])?;
+        ensure!(found.is_empty(), "processes of {node} that nobody waits for: {found}");
+        Ok(())
     }
 
     /// Starts the container of a node again, with the data that it had.
@@ -165,6 +245,12 @@ impl Grove {
     fn read<T: for<'json> Deserialize<'json>>(&self, node: &str, verb: &[&str]) -> Result<T> {
         let json = self.pando(node, &[verb, &["--output", "json"]].concat())?;
         serde_json::from_str(&json).with_context(|| format!("not what `pando {}` should print: {json}", verb.join(" ")))
+    }
+
+    fn inspect(&self, node: &str, format: &str) -> Result<String> {
+        let mut inspect = Command::new("docker");
+        inspect.args(["inspect", "--format", format, &self.container(node)?]);
+        Ok(process::run(&mut inspect, COMMAND)?.stdout.trim().to_owned())
     }
 
     fn container(&self, node: &str) -> Result<String> {

@@ -25,7 +25,7 @@ use pando_protocol::spec_file::{self, Format};
 use pando_protocol::view::{ClusterRow, EventRow, Explanation, HistoryRow, NodeRow, TreeRow};
 use tempfile::TempDir;
 
-pub use node::{NodeProcess, marked_processes};
+pub use node::{NodeProcess, marked_processes, send};
 
 use crate::programs;
 use crate::wait::wait_until;
@@ -42,13 +42,15 @@ pub struct Options {
     pub agents: usize,
     /// Flags for every node, beside those that the fixture sets.
     pub flags: Vec<String>,
-    /// The address of each node; default 127.0.0.1.
-    pub host: String,
+    /// Where the nodes answer, in their order; empty: on free ports of 127.0.0.1.
+    pub addresses: Vec<String>,
+    /// What stands before the command of a node, by its name: it must become that command (`nsenter …`).
+    pub prefix: fn(&str) -> Vec<String>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { voters: 3, agents: 0, flags: Vec::new(), host: "127.0.0.1".into() }
+        Self { voters: 3, agents: 0, flags: Vec::new(), addresses: Vec::new(), prefix: |_| Vec::new() }
     }
 }
 
@@ -81,7 +83,8 @@ impl Cluster {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let authority = Authority::create_or_load(&folder.path().join("ca"), "test").expect("an authority");
         let names: Vec<NodeName> = (1..=options.voters + options.agents).map(|n| name(&format!("n{n}"))).collect();
-        let addresses: Vec<String> = names.iter().map(|_| free_address(&options.host)).collect();
+        let mut addresses = options.addresses.clone();
+        addresses.extend(names.iter().skip(addresses.len()).map(|_| free_address("127.0.0.1")));
         let voters = names.iter().zip(&addresses).take(options.voters);
         let voters = voters.map(|(name, address)| format!("{name}={address}")).collect::<Vec<_>>().join(",");
         let mut nodes = BTreeMap::new();
@@ -89,6 +92,7 @@ impl Cluster {
             let home = folder.path().join(name.as_str());
             authority.issue(name, Role::Node, &home.join("identity")).expect("a certificate");
             let mut node = NodeProcess::new(name.clone(), home, address.clone(), &voters, options.flags.clone());
+            node.set_prefix((options.prefix)(name.as_str()));
             node.start();
             nodes.insert(name.clone(), node);
         }
@@ -104,7 +108,7 @@ impl Cluster {
         let up = |rows: &Result<Vec<NodeRow>, String>| {
             rows.as_ref().is_ok_and(|rows| rows.iter().filter(|row| row.session.is_some()).count() >= running)
         };
-        wait_until("all nodes to be up", SOON, async || self.try_nodes().await, up).await;
+        _ = wait_until("all nodes to be up", SOON, async || self.try_nodes().await, up).await;
     }
 
     /// The folder of everything.
@@ -130,6 +134,32 @@ impl Cluster {
     /// A client with the admin's identity that asks one node only.
     pub fn client_of(&self, node: &str) -> Client {
         client(&self.folder.path().join("admin"), vec![self.nodes[&name(node)].address().to_owned()])
+    }
+
+    /// A client with the admin's identity that asks whoever answers at an address.
+    pub fn client_at(&self, address: &str) -> Client {
+        client(&self.folder.path().join("admin"), vec![address.to_owned()])
+    }
+
+    /// Where a node answers.
+    pub fn address(&self, node: &str) -> &str {
+        self.nodes[&name(node)].address()
+    }
+
+    /// The processes of children that run on a node.
+    pub fn children(&self, node: &str) -> Vec<u32> {
+        self.nodes[&name(node)].mark().map(|mark| marked_processes(&mark)).unwrap_or_default()
+    }
+
+    /// Adds an agent that knows the voters by these addresses, and starts it.
+    pub fn add_agent(&mut self, agent: &str, voters: &str) {
+        let agent = name(agent);
+        let authority = Authority::create_or_load(&self.folder.path().join("ca"), "test").expect("an authority");
+        let home = self.folder.path().join(agent.as_str());
+        authority.issue(&agent, Role::Node, &home.join("identity")).expect("a certificate");
+        let mut node = NodeProcess::new(agent.clone(), home, free_address("127.0.0.1"), voters, Vec::new());
+        node.start();
+        self.nodes.insert(agent, node);
     }
 
     /// Runs `pando` with these words, its own PANDO_HOME, and this cluster as endpoints.
@@ -270,7 +300,7 @@ impl Cluster {
     pub async fn whole(&self, path: &str) {
         let look = async || self.try_ask(Query::Settled(self::path(path))).await;
         let is_whole = |found: &Result<Found, String>| matches!(found, Ok(Found::Settled(settled)) if settled.whole);
-        wait_until(&format!("{path} to be whole"), SOON, look, is_whole).await;
+        _ = wait_until(&format!("{path} to be whole"), SOON, look, is_whole).await;
     }
 
     /// Stops every node by SIGTERM, and waits for each.

@@ -1,8 +1,14 @@
 //! Fixtures for the tests of Pando above the unit.
 //!
-//! [`cluster`] runs real `pando-node` processes on loopback; [`wait`] waits for conditions with a bound and says what it last
-//! saw. Nothing here sleeps for a state.
+//! [`rules`] is a world around the rules alone. `cluster` runs real `pando-node` processes on loopback; `wait` waits for
+//! conditions with a bound and says what it last saw. Nothing here sleeps for a state. What needs more than the rules stands
+//! behind the feature `fixtures`, which is on by default.
 
+pub mod beats;
+#[cfg(feature = "fixtures")]
 pub mod cluster;
+#[cfg(feature = "fixtures")]
 pub mod programs;
+pub mod rules;
+#[cfg(feature = "fixtures")]
 pub mod wait;

@@ -110,16 +110,48 @@ impl<'a> Change<'a> {
     }
 }
 
+impl Change<'_> {
+    /// Records what was decided about an ending.
+    pub fn note(&mut self, path: &Path, cause: &Arc<CauseChain>, charged: bool, payer: String, decision: String) {
+        let wall = self.wall;
+        let entry = HistoryEntry {
+            cause: cause.clone(),
+            charged,
+            payer,
+            decision,
+            count: 1,
+            first: wall,
+            last: wall,
+            earlier: Vec::new(),
+        };
+        self.record(path, entry);
+    }
+
+    /// Completes the record of an ending of a supervisor: an escalation stands there since it began.
+    pub fn conclude(&mut self, path: &Path, cause: &Arc<CauseChain>, charged: bool, payer: String, decision: String) {
+        let wall = self.wall;
+        match self.member(path).history.last_mut() {
+            // An escalation has at least two levels, and nothing else is recorded between its beginning and its end.
+            Some(last) if cause.levels.len() > 1 && last.cause == *cause => {
+                let last = Arc::make_mut(last);
+                (last.charged, last.payer, last.decision, last.last) = (charged, payer, decision, wall);
+            }
+            _ => self.note(path, cause, charged, payer, decision),
+        }
+    }
+}
+
 /// Whether two endings are equal but for when and in which run they happened. Escalations are never folded: each has its own
-/// evidence.
+/// evidence. The node counts, because a runner may say *the same standard error as the last time here*.
 fn is_same(a: &HistoryEntry, b: &HistoryEntry) -> bool {
-    let key = |entry: &HistoryEntry| {
-        let cause = entry.cause.outermost()?;
-        let Cause { path: _, class, message: _, code, signal, incarnation: _, node: _, stderr } = cause;
-        Some((*class, *code, *signal, stderr.clone(), entry.charged))
-    };
-    let single = |entry: &HistoryEntry| entry.cause.levels.len() == 1 && entry.earlier.is_empty();
-    single(a) && single(b) && key(a).is_some() && key(a) == key(b)
+    let [a_cause] = a.cause.levels.as_slice() else { return false };
+    let [b_cause] = b.cause.levels.as_slice() else { return false };
+    let Cause { path: _, class, message, code, signal, incarnation: _, node, stderr } = a_cause;
+    let same_cause = (class, code, signal, node, stderr)
+        == (&b_cause.class, &b_cause.code, &b_cause.signal, &b_cause.node, &b_cause.stderr);
+    // These messages hold the time that the run took; the others say what a class alone does not.
+    let timed = matches!(class, CauseClass::Normal | CauseClass::Crash | CauseClass::ReaperLost);
+    same_cause && a.charged == b.charged && (timed || *message == b_cause.message)
 }
 
 /// The cause of a supervisor's failure.
@@ -154,6 +186,12 @@ pub(crate) fn budget(intensity: Intensity) -> String {
         Intensity::Limited { max_restarts, within } => format!("{max_restarts} in {}", human(within)),
         Intensity::Unlimited => "unlimited".into(),
     }
+}
+
+/// The end of a text, at most `limit` bytes: what the world says must not grow the state.
+pub(crate) fn clipped(text: &str, limit: usize) -> &str {
+    let from = (text.len().saturating_sub(limit)..=text.len()).find(|at| text.is_char_boundary(*at));
+    &text[from.unwrap_or(text.len())..]
 }
 
 /// A chain of one level.

@@ -56,7 +56,7 @@ pub enum Action {
 }
 
 /// What a runner does so that what runs becomes what should run. Done twice with its actions carried out, the second time is
-/// empty. What runs but is in neither list is older than the state and ended already for the cluster: it is stopped.
+/// empty. What is in neither list is older than the state and over for the cluster already: it is stopped, or never started.
 pub fn plan(desired: &Desired, local: &BTreeMap<Incarnation, (pando_protocol::ids::Path, Local)>) -> Vec<Action> {
     let mut actions = Vec::new();
     for ending in &desired.end {
@@ -76,8 +76,14 @@ pub fn plan(desired: &Desired, local: &BTreeMap<Incarnation, (pando_protocol::id
             || desired.end.iter().any(|ending| ending.incarnation == *incarnation)
     };
     for (incarnation, (path, state)) in local {
-        if *state == Local::Running && !named(incarnation) {
-            actions.push(Action::Stop(Ending { path: path.clone(), incarnation: *incarnation }));
+        if named(incarnation) {
+            continue;
+        }
+        let ending = Ending { path: path.clone(), incarnation: *incarnation };
+        match state {
+            Local::Running => actions.push(Action::Stop(ending)),
+            Local::Waiting => actions.push(Action::Promise(ending)),
+            Local::Stopping | Local::Over => {}
         }
     }
     actions
@@ -127,6 +133,17 @@ mod tests {
         let desired = told(vec![], vec![ending(1), ending(2), ending(3)]);
         let expected = vec![Action::Stop(ending(1)), Action::Promise(ending(2)), Action::Promise(ending(3))];
         assert_eq!(plan(&desired, &local), expected);
+    }
+
+    #[test]
+    fn what_the_state_does_not_name_is_stopped_or_never_started() {
+        let local = BTreeMap::from([
+            (Incarnation(1), (path("/t/a"), Local::Running)),
+            (Incarnation(2), (path("/t/b"), Local::Waiting)),
+        ]);
+        let waiting = Ending { path: path("/t/b"), incarnation: Incarnation(2) };
+        let expected = vec![Action::Stop(ending(1)), Action::Promise(waiting)];
+        assert_eq!(plan(&told(vec![], vec![]), &local), expected);
     }
 
     #[test]

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pando_protocol::cause::{Cause, CauseChain, CauseClass, Exit, ExitHow, OutOfMemory};
+use pando_protocol::cause::{CauseChain, CauseClass, Exit};
 use pando_protocol::ids::Path;
-use pando_protocol::spec::{ExitAction, ExitMatch, ProcessSpec, Restart};
+use pando_protocol::spec::{ExitAction, ProcessSpec, Restart};
 
+use crate::causes::{action_for, cause_of};
 use crate::change::{Change, chain, escalated, human};
-use crate::cluster::{DownReason, ProcessPhase, Refusal, Run, Stage};
+use crate::cluster::{DownReason, ProcessPhase, Refusal, Run, Stage, StopReason};
 use crate::command::EventKind;
 use crate::mutation::{Mutation, broken};
-use crate::restarts::{Budget, Crash};
+use crate::restarts::{Budget, Crash, delay, dice};
 use crate::supervisors::Escalation;
 
 /// Endings in a row that may go unpaid; the next is charged whatever it is, so that nothing restarts for ever for free.
@@ -35,10 +36,12 @@ impl Change<'_> {
         self.take_off(path, &run);
         let spec = self.process(path).spec.clone();
         self.process(path).phase = ProcessPhase::Down(DownReason::Supervisor);
-        if let Over::Exited(exit) = &over {
-            self.settle_backoff(path, exit);
+        match &over {
+            Over::Exited(exit) => self.settle_backoff(path, exit),
+            Over::NeverStarted => {}
+            Over::Lost { .. } => *self.member(path).node_losses.entry(run.node.clone()).or_default() += 1,
         }
-        let cause = self.cause_of(path, &run, &over, &spec);
+        let cause = cause_of(self.cluster, path, &run, &over, &spec);
         let text = format!("{path} ended on {}: {}", run.node, cause.message);
         self.event(EventKind::ChildExited, Some(path), Some(&run.node), text);
         let class = cause.class;
@@ -50,7 +53,7 @@ impl Change<'_> {
         match class {
             CauseClass::Stopped if broken(Mutation::StopIsCharged) => self.pay_and_restart(path, &run, cause),
             CauseClass::NodeLost if broken(Mutation::LossIsCharged) => self.pay_and_restart(path, &run, cause),
-            CauseClass::Stopped => self.start_again(path, &cause, "nobody: we asked for it", Duration::ZERO),
+            CauseClass::Stopped => self.stopped(path, &run, &cause),
             CauseClass::NodeLost => self.lost(path, &run, &cause, over),
             CauseClass::ReaperLost => self.reaper_lost(path, &run, cause),
             CauseClass::StartFailed => self.start_failed(path, &run, cause),
@@ -119,49 +122,72 @@ impl Change<'_> {
             format!("starts again after {}", human(after))
         };
         self.note(path, cause, false, payer.into(), decision);
-        self.process(path).refused_by.clear();
         self.wait_for_place(path, after);
+    }
+
+    /// A run that we asked to end has ended, and its child is still wanted.
+    fn stopped(&mut self, path: &Path, run: &Run, cause: &Arc<CauseChain>) {
+        match run.stopping {
+            Some(StopReason::Shutdown) if self.member(path).restart == Restart::Temporary => {
+                self.end_temporary(path, cause);
+            }
+            Some(StopReason::Shutdown) => {
+                let owed = self.owed(run);
+                self.start_again(path, cause, "nobody: we asked for it", owed);
+            }
+            _ => self.start_again(path, cause, "nobody: we asked for it", Duration::ZERO),
+        }
     }
 
     fn lost(&mut self, path: &Path, run: &Run, cause: &Arc<CauseChain>, over: Over) {
         let Over::Lost { brake, .. } = over else { return };
-        *self.member(path).node_losses.entry(run.node.clone()).or_default() += 1;
-        if self.member(path).restart == Restart::Temporary {
-            return self.finish(path, cause, "nobody: a temporary child is never restarted");
+        let was_to_restart = matches!(run.stopping, Some(StopReason::Restart | StopReason::Update));
+        if self.member(path).restart == Restart::Temporary && !was_to_restart {
+            return self.end_temporary(path, cause);
         }
-        // A run that had not started yet still owes what is left of its delay.
-        let waited = self.now().saturating_sub(run.since);
-        let owed = if matches!(run.stage, Stage::Assigned) { run.delay.saturating_sub(waited) } else { Duration::ZERO };
+        let owed = if was_to_restart { Duration::ZERO } else { self.owed(run) };
         self.start_again(path, cause, "nobody: its node was lost", owed.max(brake));
+    }
+
+    /// What is left of the delay of a run that had not started yet: going to another node does not shorten it.
+    fn owed(&self, run: &Run) -> Duration {
+        let waited = self.now().saturating_sub(run.since);
+        let waits = matches!(run.stage, Stage::Assigned) && !broken(Mutation::OwedDelayForgotten);
+        if waits { run.delay.saturating_sub(waited) } else { Duration::ZERO }
+    }
+
+    fn end_temporary(&mut self, path: &Path, cause: &Arc<CauseChain>) {
+        self.finish(path, cause, "nobody: a temporary child is never restarted");
     }
 
     fn reaper_lost(&mut self, path: &Path, run: &Run, cause: Arc<CauseChain>) {
         if self.member(path).restart == Restart::Temporary {
-            return self.finish(path, &cause, "nobody: a temporary child is never restarted");
+            return self.end_temporary(path, &cause);
+        }
+        if !self.may_go_unpaid(path) {
+            return self.pay_and_restart(path, run, cause);
         }
         let member = self.member(path);
         member.unpaid += 1;
-        if member.unpaid > MAX_UNPAID && !broken(Mutation::UnpaidForEver) {
-            return self.pay_and_restart(path, run, cause);
-        }
-        let (base, stir) = (member.backoff, run.incarnation.0);
-        let wait = crate::restarts::delay(&base, 0, crate::restarts::dice(path, stir));
+        let wait = delay(&member.backoff, 0, dice(path, run.incarnation.0));
         self.start_again(path, &cause, "nobody: its reaper was killed", wait);
+    }
+
+    /// Whether one more ending of a child may go unpaid: nothing restarts for ever for free.
+    fn may_go_unpaid(&mut self, path: &Path) -> bool {
+        self.member(path).unpaid < MAX_UNPAID || broken(Mutation::UnpaidForEver)
     }
 
     /// The node pays until two nodes, or all that could take the child, refused it; then the budget.
     fn start_failed(&mut self, path: &Path, run: &Run, cause: Arc<CauseChain>) {
-        let now = self.now();
-        let why = cause.outermost().map(|cause| cause.message.clone()).unwrap_or_default();
-        let process = self.process(path);
-        let count = process.refusals.get(&run.node).map_or(0, |refusal| refusal.count_at(now)) + 1;
-        process.refusals.insert(run.node.clone(), Refusal { count, at: now, why });
-        process.refused_by.insert(run.node.clone());
-        let refused = process.refused_by.len();
+        self.note_refusal(path, run, &cause);
         if self.member(path).restart == Restart::Temporary {
-            return self.finish(path, &cause, "nobody: a temporary child is never restarted");
+            return self.end_temporary(path, &cause);
         }
-        if refused >= REFUSALS_BEFORE_CHARGE || self.choose_node(path).is_err() {
+        let refused = &self.process(path).refused_by;
+        let enough = refused.len() >= REFUSALS_BEFORE_CHARGE && !broken(Mutation::StartFailuresFree);
+        let another = self.choose_node(path).is_ok_and(|(node, _)| !self.process(path).refused_by.contains(&node));
+        if enough || !(another || broken(Mutation::StartFailuresFree)) || !self.may_go_unpaid(path) {
             self.process(path).refused_by.clear();
             return self.pay_and_restart(path, run, cause);
         }
@@ -171,25 +197,31 @@ impl Change<'_> {
         self.wait_for_place(path, Duration::ZERO);
     }
 
+    fn note_refusal(&mut self, path: &Path, run: &Run, cause: &CauseChain) {
+        let now = self.now();
+        let why = cause.outermost().map(|cause| cause.message.clone()).unwrap_or_default();
+        let process = self.process(path);
+        let count = process.refusals.get(&run.node).map_or(0, |refusal| refusal.count_at(now)).saturating_add(1);
+        process.refusals.insert(run.node.clone(), Refusal { count, at: now, why });
+        process.refused_by.insert(run.node.clone());
+    }
+
     fn ended_by_itself(&mut self, path: &Path, run: &Run, cause: Arc<CauseChain>, spec: &ProcessSpec) {
         let normal = cause.outermost().is_some_and(|cause| cause.class == CauseClass::Normal);
         let rule = cause.outermost().and_then(|cause| action_for(cause, spec));
         match (rule, self.member(path).restart) {
             (Some(ExitAction::Stop), _) => {
-                self.note(
-                    path,
-                    &cause,
-                    false,
-                    "nobody: a rule of on_exit".into(),
-                    "stays down until it is started".into(),
-                );
+                let decision = "stays down until it is started".into();
+                self.note(path, &cause, false, "nobody: a rule of on_exit".into(), decision);
                 self.process(path).phase = ProcessPhase::Down(DownReason::Rule);
             }
             (Some(ExitAction::Escalate), _) => self.escalate_at_once(path, cause),
             (Some(ExitAction::Restart), _) | (_, Restart::Permanent) => self.pay_and_restart(path, run, cause),
-            (_, Restart::Transient) if !normal => self.pay_and_restart(path, run, cause),
+            (_, Restart::Transient) if !normal || broken(Mutation::TransientRestarts) => {
+                self.pay_and_restart(path, run, cause);
+            }
             (_, Restart::Transient) => self.finish(path, &cause, "nobody: a normal ending of a transient child"),
-            (_, Restart::Temporary) => self.finish(path, &cause, "nobody: a temporary child is never restarted"),
+            (_, Restart::Temporary) => self.end_temporary(path, &cause),
         }
     }
 
@@ -204,11 +236,7 @@ impl Change<'_> {
     fn finish(&mut self, path: &Path, cause: &Arc<CauseChain>, payer: &str) {
         self.note(path, cause, false, payer.into(), "not restarted".into());
         self.process(path).phase = ProcessPhase::Down(DownReason::Finished);
-        if let Some(parent) = path.parent()
-            && self.member(path).significant
-        {
-            self.significant_ended(&parent);
-        }
+        self.significant_ended(path);
     }
 
     /// Charges an ending to the child's own account where it has one, else to its supervisor's, and restarts the child within
@@ -261,27 +289,6 @@ impl Change<'_> {
             self.wait_for_place(path, wait);
         }
     }
-
-    fn cause_of(&mut self, path: &Path, run: &Run, over: &Over, spec: &ProcessSpec) -> Cause {
-        let (class, message) = classify(run, over, spec);
-        let (code, signal, stderr) = match over {
-            Over::NeverStarted | Over::Lost { .. } => (None, None, None),
-            Over::Exited(exit) => match exit.how {
-                ExitHow::Code(code) => (Some(code), None, Some(exit.stderr.clone())),
-                ExitHow::Signal(signal) => (None, Some(signal), Some(exit.stderr.clone())),
-                ExitHow::StartFailed(_) | ExitHow::Unready(_) | ExitHow::ReaperLost => {
-                    (None, None, Some(exit.stderr.clone()))
-                }
-            },
-        };
-        let stderr = match stderr {
-            None => String::new(),
-            Some(None) => self.member(path).last_stderr().to_owned(),
-            Some(Some(text)) => text,
-        };
-        let (incarnation, node) = (Some(run.incarnation), Some(run.node.clone()));
-        Cause { path: path.clone(), class, message, code, signal, incarnation, node, stderr }
-    }
 }
 
 /// Where the charge for an ending went.
@@ -290,67 +297,4 @@ enum Own {
     Paid(String),
     /// On to the supervisor's, with this cause; what the child's own account said, where it has one.
     Passed(Arc<CauseChain>, Option<String>),
-}
-
-fn classify(run: &Run, over: &Over, spec: &ProcessSpec) -> (CauseClass, String) {
-    let exit = match over {
-        Over::Lost { how, .. } => return (CauseClass::NodeLost, format!("node {} lost: {how}", run.node)),
-        Over::NeverStarted => {
-            let why = run.stopping.map_or("stopped", super::cluster::StopReason::as_str);
-            return (CauseClass::Stopped, format!("{why} before it started"));
-        }
-        Over::Exited(exit) => exit,
-    };
-    let after = human(exit.ran);
-    if let Some(reason) = run.stopping {
-        return (CauseClass::Stopped, format!("{} ({})", reason.as_str(), how(exit)));
-    }
-    let rule = rule_for(&exit.how, spec);
-    match &exit.how {
-        ExitHow::Code(code)
-            if rule == Some(ExitAction::Ignore) || (rule.is_none() && spec.normal_exit.contains(code)) =>
-        {
-            (CauseClass::Normal, format!("exit code {code} after {after}"))
-        }
-        ExitHow::Signal(signal) if rule == Some(ExitAction::Ignore) => {
-            (CauseClass::Normal, format!("{signal} after {after}"))
-        }
-        ExitHow::Code(_) | ExitHow::Signal(_) => (CauseClass::Crash, format!("{} after {after}", how(exit))),
-        ExitHow::StartFailed(why) => (CauseClass::StartFailed, format!("could not be started: {why}")),
-        ExitHow::Unready(within) => (CauseClass::Unhealthy, format!("not ready within {}", human(*within))),
-        ExitHow::ReaperLost => (CauseClass::ReaperLost, format!("its reaper was killed after {after}")),
-    }
-}
-
-fn how(exit: &Exit) -> String {
-    let memory = match exit.out_of_memory {
-        OutOfMemory::No => "",
-        OutOfMemory::Likely => " (likely out of memory)",
-        OutOfMemory::Yes => " (out of memory)",
-    };
-    match &exit.how {
-        ExitHow::Code(code) => format!("exit code {code}"),
-        ExitHow::Signal(signal) => format!("{signal}{memory}"),
-        ExitHow::StartFailed(why) => why.clone(),
-        ExitHow::Unready(within) => format!("not ready within {}", human(*within)),
-        ExitHow::ReaperLost => "its reaper was killed".into(),
-    }
-}
-
-fn rule_for(how: &ExitHow, spec: &ProcessSpec) -> Option<ExitAction> {
-    let ended = match how {
-        ExitHow::Code(code) => ExitMatch::Code(*code),
-        ExitHow::Signal(signal) => ExitMatch::Signal(*signal),
-        ExitHow::StartFailed(_) | ExitHow::Unready(_) | ExitHow::ReaperLost => return None,
-    };
-    spec.on_exit.iter().find(|rule| rule.when == ended).map(|rule| rule.action)
-}
-
-fn action_for(cause: &Cause, spec: &ProcessSpec) -> Option<ExitAction> {
-    let how = match (cause.code, cause.signal) {
-        (Some(code), _) => ExitHow::Code(code),
-        (None, Some(signal)) => ExitHow::Signal(signal),
-        (None, None) => return None,
-    };
-    rule_for(&how, spec).filter(|action| *action != ExitAction::Ignore)
 }

@@ -3,15 +3,19 @@
 //! Checked after every step by the tests of the rules and by the simulator; never inside `apply`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use pando_protocol::ids::{Incarnation, Path};
 use pando_protocol::spec::Intensity;
 
 use crate::MAX_UNPAID;
 use crate::change::{EVENTS_KEPT, HISTORY_KEPT};
-use crate::cluster::{Body, Cluster, DownReason, Member, Process, ProcessPhase, Stage, SupervisorPhase};
+use crate::cluster::{Body, Cluster, Member, Process, ProcessPhase, Supervisor, SupervisorPhase};
 use crate::placement::choose;
+use crate::report::waiting;
+
+mod steps;
+
+pub use steps::check_step;
 
 /// A rule that does not hold, with the evidence.
 pub type Broken = String;
@@ -29,7 +33,7 @@ pub fn check(cluster: &Cluster) -> Result<(), Vec<Broken>> {
 type Invariant = fn(&Cluster) -> Result<(), Broken>;
 
 /// Every invariant of one state, by its name.
-const ALL: [(&str, Invariant); 11] = [
+const ALL: [(&str, Invariant); 15] = [
     ("a session lists exactly the runs assigned under it", a_session_lists_exactly_the_runs_assigned_under_it),
     ("no run is assigned under a session that is over", no_run_is_assigned_under_a_session_that_is_over),
     ("no node takes more than its slots", no_node_takes_more_than_its_slots),
@@ -37,9 +41,13 @@ const ALL: [(&str, Invariant); 11] = [
     ("a child runs only below supervisors that are not down", a_child_runs_only_below_supervisors_that_are_not_down),
     ("no child is pending while a node fits it", no_child_is_pending_while_a_node_fits_it),
     ("what waits stands in the queue or has a timer", what_waits_stands_in_the_queue_or_has_a_timer),
+    ("queue and timers name only what waits", queue_and_timers_name_only_what_waits),
     ("a window holds at most what its budget allows", a_window_holds_at_most_what_its_budget_allows),
     ("no more than three unpaid endings in a row", no_more_than_three_unpaid_endings_in_a_row),
     ("incarnations are given once", incarnations_are_given_once),
+    ("a supervisor that stops has nothing that waits", a_supervisor_that_stops_has_nothing_that_waits),
+    ("what an operator stopped does not run", what_an_operator_stopped_does_not_run),
+    ("everything unfinished names what it waits for", everything_unfinished_names_what_it_waits_for),
     ("what is kept is bounded", what_is_kept_is_bounded),
 ];
 
@@ -141,7 +149,6 @@ fn no_child_is_pending_while_a_node_fits_it(cluster: &Cluster) -> Result<(), Bro
 }
 
 fn what_waits_stands_in_the_queue_or_has_a_timer(cluster: &Cluster) -> Result<(), Broken> {
-    let now = cluster.head.now;
     for (path, member) in &cluster.members {
         match &member.body {
             Body::Process(Process { phase: ProcessPhase::Pending(pending), .. }) => {
@@ -166,35 +173,39 @@ fn what_waits_stands_in_the_queue_or_has_a_timer(cluster: &Cluster) -> Result<()
             },
         }
     }
+    Ok(())
+}
+
+fn queue_and_timers_name_only_what_waits(cluster: &Cluster) -> Result<(), Broken> {
     for (order, path) in &cluster.pending {
         match cluster.process(path).map(|process| &process.phase) {
             Some(ProcessPhase::Pending(pending)) if pending.order == *order => {}
             _ => return Err(format!("{path} stands in the queue and does not wait")),
         }
     }
-    match cluster.timers.get_min() {
-        Some((at, path)) if *at < now.saturating_sub(Duration::from_secs(60)) => {
-            Err(format!("{path} has a timer long past"))
+    for (at, path) in &cluster.timers {
+        let waits_until = match cluster.member(path).map(|member| &member.body) {
+            Some(Body::Process(Process { phase: ProcessPhase::Pending(pending), .. })) => Some(pending.not_before),
+            Some(Body::Supervisor(Supervisor { phase: SupervisorPhase::Delayed { until }, .. })) => Some(*until),
+            Some(Body::Process(_) | Body::Supervisor(_)) | None => None,
+        };
+        if waits_until != Some(*at) || *at <= cluster.head.now {
+            return Err(format!("{path} has a timer at {at:?} and waits until {waits_until:?}"));
         }
-        _ => Ok(()),
     }
+    Ok(())
 }
 
+/// One that runs and is being ended. Not always the last: a new spec may change the order meanwhile.
 fn stopping_waits_for_a_child(cluster: &Cluster, path: &Path, member: &Member) -> Result<(), Broken> {
     let Body::Supervisor(supervisor) = &member.body else { return Ok(()) };
-    let last = supervisor
-        .children
-        .iter()
-        .rev()
-        .map(|id| path.child(id))
-        .find(|child| cluster.member(child).is_some_and(|m| !m.is_down()));
-    let Some(child) = last else { return Err(format!("{path} is stopping and everything below it is down")) };
-    let is_ending = match &cluster.member(&child).map(|member| &member.body) {
-        Some(Body::Process(Process { phase: ProcessPhase::Assigned(run), .. })) => run.stopping.is_some(),
-        Some(Body::Supervisor(below)) => below.is_stopping(),
-        _ => false,
+    let mut children = supervisor.children.iter().filter_map(|id| cluster.member(&path.child(id)));
+    let is_ending = |child: &Member| match &child.body {
+        Body::Process(Process { phase: ProcessPhase::Assigned(run), .. }) => run.stopping.is_some(),
+        Body::Process(_) => false,
+        Body::Supervisor(below) => below.is_stopping(),
     };
-    if is_ending { Ok(()) } else { Err(format!("{path} is stopping and {child}, the last that runs, is not")) }
+    if children.any(is_ending) { Ok(()) } else { Err(format!("{path} is stopping and nothing below it is")) }
 }
 
 fn a_window_holds_at_most_what_its_budget_allows(cluster: &Cluster) -> Result<(), Broken> {
@@ -235,6 +246,49 @@ fn incarnations_are_given_once(cluster: &Cluster) -> Result<(), Broken> {
     Ok(())
 }
 
+fn a_supervisor_that_stops_has_nothing_that_waits(cluster: &Cluster) -> Result<(), Broken> {
+    for (path, member) in &cluster.members {
+        let waits = match &member.body {
+            Body::Process(Process { phase: ProcessPhase::Pending(_), .. }) => true,
+            Body::Supervisor(Supervisor { phase: SupervisorPhase::Delayed { .. }, .. }) => true,
+            Body::Process(_) | Body::Supervisor(_) => false,
+        };
+        let parent = path.parent().and_then(|parent| cluster.supervisor(&parent).map(Supervisor::is_stopping));
+        if waits && parent == Some(true) {
+            return Err(format!("{path} waits to start while its supervisor stops"));
+        }
+    }
+    Ok(())
+}
+
+fn what_an_operator_stopped_does_not_run(cluster: &Cluster) -> Result<(), Broken> {
+    for (path, member) in cluster.members.iter().filter(|(_, member)| member.held) {
+        let is_ending = match &member.body {
+            Body::Process(Process { phase: ProcessPhase::Assigned(run), .. }) => run.stopping.is_some(),
+            Body::Process(process) => process.is_down(),
+            Body::Supervisor(supervisor) => supervisor.is_down() || supervisor.is_stopping(),
+        };
+        if !is_ending {
+            return Err(format!("{path} was stopped by an operator and is not down or stopping"));
+        }
+    }
+    Ok(())
+}
+
+fn everything_unfinished_names_what_it_waits_for(cluster: &Cluster) -> Result<(), Broken> {
+    for (path, member) in &cluster.members {
+        let is_unfinished = match &member.body {
+            Body::Process(Process { phase: ProcessPhase::Assigned(run), .. }) => run.stopping.is_some(),
+            Body::Process(process) => !process.is_down(),
+            Body::Supervisor(supervisor) => !supervisor.is_up() && !supervisor.is_down(),
+        };
+        if is_unfinished && waiting(cluster, path, member).is_none() {
+            return Err(format!("{path} is unfinished and waits for nothing"));
+        }
+    }
+    Ok(())
+}
+
 fn what_is_kept_is_bounded(cluster: &Cluster) -> Result<(), Broken> {
     if cluster.events.len() > EVENTS_KEPT {
         return Err(format!("{} events are kept", cluster.events.len()));
@@ -246,50 +300,4 @@ fn what_is_kept_is_bounded(cluster: &Cluster) -> Result<(), Broken> {
         Some((path, _)) => Err(format!("{path} keeps more than {HISTORY_KEPT} endings")),
         None => Ok(()),
     }
-}
-
-/// Checks what must hold between a state and the one after it.
-///
-/// # Errors
-/// Each rule that does not hold.
-pub fn check_step(before: &Cluster, after: &Cluster) -> Result<(), Vec<Broken>> {
-    let mut broken = Vec::new();
-    if after.head.now < before.head.now {
-        broken.push("time ran backwards".into());
-    }
-    for (path, _, process) in processes(after) {
-        let ProcessPhase::Assigned(run) = &process.phase else { continue };
-        let Some(old) = before.run(path) else { continue };
-        if run.incarnation < old.incarnation {
-            broken.push(format!("{path} went from incarnation {} back to {}", old.incarnation, run.incarnation));
-        }
-        let is_sooner = run.delay < after.member(path).map_or(Duration::ZERO, |member| member.backoff.shortest(0));
-        if run.incarnation > old.incarnation
-            && is_crash_restart(before, after, path)
-            && run.delay.is_zero()
-            && is_sooner
-        {
-            broken.push(format!("{path} restarts after a crash without delay"));
-        }
-    }
-    for (path, member) in &after.members {
-        let Some(old) = before.member(path) else { continue };
-        if member.restarts < old.restarts {
-            broken.push(format!("{path} has fewer restarts than before"));
-        }
-        if let (Body::Supervisor(new), Body::Supervisor(known)) = (&member.body, &old.body)
-            && matches!(new.phase, SupervisorPhase::Up { .. })
-            && matches!(known.phase, SupervisorPhase::Delayed { .. } | SupervisorPhase::Down(DownReason::Supervisor))
-            && !new.window.crashes.is_empty()
-        {
-            broken.push(format!("{path} starts again with crashes in its window"));
-        }
-    }
-    if broken.is_empty() { Ok(()) } else { Err(broken) }
-}
-
-/// Whether the newest ending of `path` was charged and its next run is on the same node.
-fn is_crash_restart(before: &Cluster, after: &Cluster, path: &Path) -> bool {
-    let charged = |cluster: &Cluster| cluster.member(path).map_or(0, |member| member.restarts);
-    charged(after) > charged(before) && after.run(path).is_some_and(|run| run.stage == Stage::Assigned)
 }

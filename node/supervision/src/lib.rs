@@ -7,33 +7,39 @@
 //!                                    ├─► next_deadline      when a tick is due
 //!                                    └─► report             what people see
 //!
-//!   apply ─┬─ trees        operators and specs        ┐
-//!          ├─ nodes        sessions, reports, losses  ├──► supervisors ──► placement
-//!          └─ endings      who pays for an ending     ┘        └── restarts: budgets and backoff
+//!   apply ─┬─ trees        specs, and what changed ones change ┐
+//!          ├─ operators    start, stop, restart               │
+//!          ├─ nodes        sessions, reports, losses          ├──► supervisors, stopping ──► placement
+//!          └─ endings      who pays for an ending             ┘        └── restarts: budgets and backoff
 //! ```
 //!
 //! No clock, dice, IO, async, logging, hash maps or floats: the same log gives the same state, to the byte, on every
 //! machine. Nothing here acts: runners compare [`desired::desired`] with what runs.
 
 pub mod apply;
+mod causes;
 mod change;
 pub mod cluster;
 pub mod command;
 pub mod desired;
+mod differences;
 mod endings;
+mod explain;
 pub mod invariants;
 pub mod mutation;
 pub mod nodes;
+mod operators;
 pub mod parts;
 pub mod placement;
 pub mod report;
 pub mod restarts;
+mod stopping;
 mod supervisors;
 pub mod trees;
 
 pub use apply::{apply, next_deadline};
 pub use cluster::Cluster;
-pub use command::{Applied, Batch, Command, Done, Event, EventKind, Outcome, Stamp};
+pub use command::{Applied, Batch, Command, Done, EndProof, Event, EventKind, Outcome, Stamp};
 pub use endings::MAX_UNPAID;
 
 /// The version of the rules that this build knows.

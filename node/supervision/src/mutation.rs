@@ -14,8 +14,8 @@ pub enum Mutation {
     NoBackoff,
     /// An ending that nobody pays for is never followed by one that is paid.
     UnpaidForEver,
-    /// A child whose node is lost is placed while its old session still stands.
-    ReplaceBeforeLoss,
+    /// A child of a node that goes is placed elsewhere before it has stopped.
+    ReplaceBeforeStopped,
     /// An observation is applied each time it comes.
     ObservationsTwice,
     /// A client's retry is applied again.
@@ -36,18 +36,44 @@ pub enum Mutation {
     WindowSurvivesRestart,
     /// A healthy run does not return the delay to its base.
     BackoffNeverForgets,
-    /// Incarnations of a path are counted anew when it is added again.
+    /// Incarnations are given again from the fortieth on.
     IncarnationsReused,
+    /// A supervisor that stops goes on starting what waited below it.
+    StartsWhileStopping,
+    /// A changed spec restarts every process that it names.
+    ApplyRestartsAll,
+    /// The end of significant children ends nothing.
+    SignificantIgnored,
+    /// A stop by an operator is forgotten when the supervisor above starts again.
+    HoldForgotten,
+    /// Words about runs that are over, or of other nodes, are taken for words about the run that is.
+    LateWordsCount,
+    /// A run that was promised never to start counts as one that is to start.
+    PromiseForgotten,
+    /// A child that a node could not start is tried there for ever, at the node's charge.
+    StartFailuresFree,
+    /// A new session of a node ends its older ones without proof.
+    NewSessionEndsOld,
+    /// Children of a lost node all start at once, however many.
+    BrakeOff,
+    /// A normal ending of a transient child restarts it.
+    TransientRestarts,
+    /// The rules of `on_exit` are not looked at.
+    ExitRulesIgnored,
+    /// Siblings are not spread.
+    SpreadIgnored,
+    /// A delay that a lost node had begun is forgotten.
+    OwedDelayForgotten,
 }
 
 impl Mutation {
     /// Every one.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 29] = [
         Self::BudgetOffByOne,
         Self::WindowClosedInterval,
         Self::NoBackoff,
         Self::UnpaidForEver,
-        Self::ReplaceBeforeLoss,
+        Self::ReplaceBeforeStopped,
         Self::ObservationsTwice,
         Self::RetriesTwice,
         Self::StopIsCharged,
@@ -59,6 +85,19 @@ impl Mutation {
         Self::WindowSurvivesRestart,
         Self::BackoffNeverForgets,
         Self::IncarnationsReused,
+        Self::StartsWhileStopping,
+        Self::ApplyRestartsAll,
+        Self::SignificantIgnored,
+        Self::HoldForgotten,
+        Self::LateWordsCount,
+        Self::PromiseForgotten,
+        Self::StartFailuresFree,
+        Self::NewSessionEndsOld,
+        Self::BrakeOff,
+        Self::TransientRestarts,
+        Self::ExitRulesIgnored,
+        Self::SpreadIgnored,
+        Self::OwedDelayForgotten,
     ];
 }
 

@@ -1,6 +1,6 @@
 //! Nodes: their sessions, what their runners report, and what their loss means.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use pando_protocol::ids::{Incarnation, NodeName, Path, SessionId};
 use pando_protocol::rejection::Rejection;
 use pando_protocol::session::{Observation, SessionRequest};
 
-use crate::change::Change;
+use crate::causes::MAX_WHY;
+use crate::change::{Change, clipped};
 use crate::cluster::{Node, ProcessPhase, Run, Session, Stage, StopReason};
 use crate::command::{Done, EndProof, EventKind, Outcome};
 use crate::endings::Over;
@@ -21,57 +22,55 @@ pub const MAX_NODES: usize = 10_000;
 const FREE_STARTS: usize = 50;
 /// The pause between two starts beyond those, over the whole cluster: 50 a second.
 const BRAKE_STEP: Duration = Duration::from_millis(20);
-/// The most by which such a start is moved at random.
+/// The most by which the first of those is moved at random.
 const BRAKE_JITTER_MS: u64 = 1_000;
 
 impl Change<'_> {
     /// A runner asks for a session: grants it, and ends those that it proves over.
-    pub fn grant_session(&mut self, request: SessionRequest) -> Outcome {
-        let SessionRequest { node: name, nonce, address, role, labels, slots, pid, proven_over } = request;
-        if let Some(node) = self.cluster.nodes.get(&name)
-            && let Some(current) = node.current
-            && node.sessions.get(&current).is_some_and(|session| session.nonce == nonce)
-        {
-            return Ok(Done::Granted(current));
+    pub fn grant_session(&mut self, mut request: SessionRequest) -> Outcome {
+        let name = request.node.clone();
+        if let Some(granted) = self.granted(&name, request.nonce) {
+            return Ok(Done::Granted(granted));
         }
         if !self.cluster.nodes.contains_key(&name) && self.cluster.nodes.len() >= MAX_NODES {
             let what = format!("{} nodes", self.cluster.nodes.len() + 1);
             return Err(Rejection::TooMany { what, limit: MAX_NODES as u64 });
         }
-        for over in proven_over {
+        for over in std::mem::take(&mut request.proven_over) {
             self.end_session(&name, over, "its processes are proven gone");
         }
+        if broken(Mutation::NewSessionEndsOld)
+            && let Some(current) = self.cluster.nodes.get(&name).and_then(|node| node.current)
+        {
+            self.end_session(&name, current, "a new session began");
+        }
+        Ok(Done::Granted(self.begin_session(request)))
+    }
+
+    /// Older sessions stay beside the new one until it is known that nothing of them runs.
+    fn begin_session(&mut self, request: SessionRequest) -> SessionId {
+        let SessionRequest { node: name, nonce, address, role, labels, slots, pid, proven_over: _ } = request;
         let id = SessionId(self.cluster.head.next_session);
         self.cluster.head.next_session += 1;
-        let session = Session {
-            nonce,
-            since: self.now(),
-            observed: 0,
-            leaving: false,
-            assigned: Default::default(),
-            used: 0,
-            revision: 0,
-        };
-        let (mut sessions, mut losses) = (BTreeMap::new(), 0);
-        if let Some(known) = self.cluster.nodes.get(&name) {
-            sessions = known.sessions.clone();
-            losses = known.losses;
-        }
+        let (since, assigned) = (self.now(), BTreeSet::new());
+        let session = Session { nonce, since, observed: 0, leaving: false, assigned, used: 0, revision: 0 };
+        let known = self.cluster.nodes.get(&name);
+        let losses = known.map_or(0, |known| known.losses);
+        let mut sessions = known.map_or_else(BTreeMap::new, |known| known.sessions.clone());
         sessions.insert(id, session);
-        let node = Node {
-            address,
-            role,
-            labels: labels.into_iter().collect(),
-            slots,
-            pid,
-            current: Some(id),
-            sessions,
-            losses,
-        };
+        let labels = labels.into_iter().collect();
+        let node = Node { address, role, labels, slots, pid, current: Some(id), sessions, losses };
         self.cluster.nodes.insert(name.clone(), Arc::new(node));
         self.room_changed = true;
         self.event(EventKind::NodeUp, None, Some(&name), format!("{name} is up (session {id})"));
-        Ok(Done::Granted(id))
+        id
+    }
+
+    /// The session that answered the request with this nonce, where it is not known to be over: a repeated request gets it
+    /// again, whatever came meanwhile.
+    fn granted(&self, name: &NodeName, nonce: u64) -> Option<SessionId> {
+        let node = self.cluster.nodes.get(name)?;
+        node.sessions.iter().find(|(_, session)| session.nonce == nonce).map(|(id, _)| *id)
     }
 
     /// A session is over: what ran under it is started elsewhere.
@@ -80,7 +79,9 @@ impl Change<'_> {
             return Ok(Done::Ended); // Told twice: nothing is left to do.
         }
         match proof {
-            EndProof::Obituary(how) => self.end_session(node, session, &format!("{how} (obituary)")),
+            EndProof::Obituary(how) => {
+                self.end_session(node, session, &format!("{} (obituary)", clipped(&how, MAX_WHY)));
+            }
             EndProof::Lease => self.end_session(node, session, "silent beyond its lease"),
         }
         Ok(Done::Ended)
@@ -93,15 +94,8 @@ impl Change<'_> {
         let brakes = self.brakes(lost.len());
         if !at_rest {
             self.node(name).losses += 1;
-            let moved: Vec<_> = lost.iter().take(8).map(ToString::to_string).collect();
-            let more = if lost.len() > moved.len() {
-                format!(" and {} more", lost.len() - moved.len())
-            } else {
-                String::new()
-            };
-            let what =
-                if moved.is_empty() { "nothing ran there".into() } else { format!("{}{more}", moved.join(", ")) };
-            self.event(EventKind::NodeLost, None, Some(name), format!("{name} lost: {how} · {what}"));
+            let text = format!("{name} lost: {how} · {}", what_ran(&lost));
+            self.event(EventKind::NodeLost, None, Some(name), text);
         }
         // The session goes first, so that nothing is placed under it while its runs end.
         let node = self.node(name);
@@ -115,17 +109,19 @@ impl Change<'_> {
         self.node(name).sessions.remove(&id);
     }
 
-    /// How long each of `count` starts after a loss is held back: the first ones not at all, the rest in a queue of the whole
-    /// cluster, each moved a little at random.
+    /// How long each of `count` starts after a loss is held back: the first ones not at all, the rest in one queue of the
+    /// whole cluster, which begins at a time that differs from loss to loss.
     fn brakes(&mut self, count: usize) -> Vec<Duration> {
+        if broken(Mutation::BrakeOff) || count <= FREE_STARTS {
+            return vec![Duration::ZERO; count];
+        }
         let now = self.now();
-        let mut brakes = vec![Duration::ZERO; count.min(FREE_STARTS)];
-        for nth in FREE_STARTS..count {
-            let slot = self.cluster.head.brake.max(now) + BRAKE_STEP;
-            self.cluster.head.brake = slot;
-            let stir = self.cluster.head.next_incarnation.wrapping_add(nth as u64);
-            let jitter = Duration::from_millis(dice_of(stir) % BRAKE_JITTER_MS);
-            brakes.push(slot - now + jitter);
+        let jitter = Duration::from_millis(dice_of(self.cluster.head.next_incarnation) % BRAKE_JITTER_MS);
+        self.cluster.head.brake = self.cluster.head.brake.max(now.saturating_add(jitter));
+        let mut brakes = vec![Duration::ZERO; FREE_STARTS];
+        for _ in FREE_STARTS..count {
+            self.cluster.head.brake = self.cluster.head.brake.saturating_add(BRAKE_STEP);
+            brakes.push(self.cluster.head.brake.saturating_sub(now));
         }
         brakes
     }
@@ -150,7 +146,8 @@ impl Change<'_> {
                 }
             }
             Observation::NeverStarted { path, incarnation } => {
-                if let Some(run) = self.run_of(&path, incarnation, node, id).filter(|run| run.stopping.is_some()) {
+                let run = self.run_of(&path, incarnation, node, id).filter(|run| run.stopping.is_some());
+                if let Some(run) = run.filter(|_| !broken(Mutation::PromiseForgotten)) {
                     self.run_over(&path, run, Over::NeverStarted);
                 }
             }
@@ -164,6 +161,7 @@ impl Change<'_> {
     fn run_of(&self, path: &Path, incarnation: Incarnation, node: &NodeName, session: SessionId) -> Option<Run> {
         let run = self.cluster.run(path)?;
         let is_meant = run.incarnation == incarnation && run.node == *node && run.session == session;
+        let is_meant = is_meant || broken(Mutation::LateWordsCount);
         is_meant.then(|| run.clone())
     }
 
@@ -203,6 +201,11 @@ impl Change<'_> {
         }
         for path in runs.iter().rev() {
             self.stop_run(path, StopReason::Shutdown);
+            if broken(Mutation::ReplaceBeforeStopped)
+                && let Some(run) = self.cluster.run(path).cloned()
+            {
+                self.run_over(path, run, Over::NeverStarted);
+            }
         }
         let text = format!("{name} goes: {} children stop there and start elsewhere", runs.len());
         self.event(EventKind::NodeLeaving, None, Some(name), text);
@@ -215,6 +218,17 @@ impl Change<'_> {
         }
         self.end_session(name, id, "it left with children that had not ended");
         self.event(EventKind::NodeLeft, None, Some(name), format!("{name} left"));
+    }
+}
+
+/// What a loss hit, in words: the first few paths and how many more.
+fn what_ran(lost: &[Path]) -> String {
+    const SHOWN: usize = 8;
+    let shown = lost.iter().take(SHOWN).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    match lost.len() {
+        0 => "nothing ran there".into(),
+        count if count > SHOWN => format!("{shown} and {} more", count - SHOWN),
+        _ => shown,
     }
 }
 

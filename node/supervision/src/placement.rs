@@ -1,7 +1,7 @@
 //! Where a child runs: a pure function of the state, in phases.
 //!
-//! Required labels, then capacity, then not refused in this round; among those the best by: preferred labels, penalty of failed
-//! starts (it orders, it never excludes), spread, fewest children, node name.
+//! Required labels, then capacity; among those that have both the best by: not refused in this round, preferred labels, penalty
+//! of failed starts (these order, they never exclude), spread, fewest children, node name.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use pando_protocol::ids::{Incarnation, NodeName, Path, SessionId};
 use pando_protocol::spec::{Label, ProcessSpec};
 
 use crate::change::Change;
-use crate::cluster::{Body, Cluster, Node, Process, ProcessPhase, Refusal, Run, Session, Stage};
+use crate::cluster::{Body, Cluster, Node, Process, ProcessPhase, Refusal, Run, Stage};
 use crate::command::EventKind;
 use crate::mutation::{Mutation, broken};
 
@@ -29,21 +29,21 @@ impl Change<'_> {
     /// Places every child that may be placed now: those that began to wait, and all that wait where room was freed.
     pub fn place_waiting(&mut self) {
         let now = self.now();
-        while let Some((order, path)) = self.to_place.pop_first() {
-            self.place(order, &path);
+        while let Some((_, path)) = self.to_place.pop_first() {
+            self.place(&path);
         }
-        if !self.room_changed {
+        if !std::mem::take(&mut self.room_changed) {
             return;
         }
-        for (order, path) in self.cluster.pending.clone() {
+        for (_, path) in self.cluster.pending.clone() {
             let ProcessPhase::Pending(pending) = &self.process(&path).phase else { continue };
             if pending.not_before <= now {
-                self.place(order, &path);
+                self.place(&path);
             }
         }
     }
 
-    fn place(&mut self, order: u64, path: &Path) {
+    fn place(&mut self, path: &Path) {
         match self.choose_node(path) {
             Ok((node, session)) => {
                 self.stop_waiting(path);
@@ -55,7 +55,6 @@ impl Change<'_> {
                     return;
                 }
                 pending.waits_for = Some(reason.clone());
-                self.cluster.pending.insert((order, path.clone()));
                 self.event(EventKind::ChildWaiting, Some(path), None, format!("{path} waits: {reason}"));
             }
         }
@@ -70,9 +69,7 @@ impl Change<'_> {
     pub fn can_stay(&self, path: &Path, run: &Run) -> bool {
         let Some(node) = self.cluster.nodes.get(&run.node) else { return false };
         let Some(process) = self.cluster.process(path) else { return false };
-        node.current == Some(run.session)
-            && has_labels(node, &process.spec)
-            && node.sessions.get(&run.session).is_some_and(|session| has_room(node, session, &process.spec))
+        node.current == Some(run.session) && has_labels(node, &process.spec) && has_room(node, &process.spec)
     }
 
     /// Gives a child its next incarnation on a node.
@@ -96,7 +93,7 @@ impl Change<'_> {
         self.process(path).phase = ProcessPhase::Assigned(run);
         if let Some(session) = self.session(&node, session) {
             session.assigned.insert(path.clone());
-            session.used += slots;
+            session.used = session.used.saturating_add(slots);
             session.revision += 1;
         }
         let when =
@@ -113,7 +110,7 @@ pub fn choose(cluster: &Cluster, path: &Path) -> Result<(NodeName, SessionId), S
     let mut fits = Vec::new();
     let mut lacks = Vec::new();
     for (name, node) in &cluster.nodes {
-        match obstacle(name, node, process) {
+        match obstacle(node, process) {
             None => fits.push((name, node)),
             Some(what) => lacks.push(format!("{name} {what}")),
         }
@@ -128,38 +125,43 @@ pub fn choose(cluster: &Cluster, path: &Path) -> Result<(NodeName, SessionId), S
 }
 
 /// Why a node cannot take a child; `None` where it can.
-fn obstacle(name: &NodeName, node: &Node, process: &Process) -> Option<String> {
+fn obstacle(node: &Node, process: &Process) -> Option<String> {
     let spec = &process.spec;
-    let Some(session) = node.current.and_then(|id| node.sessions.get(&id)) else { return Some("is down".into()) };
+    if node.current.is_none() {
+        return Some("is down".into());
+    }
     if !has_labels(node, spec) {
         let missing: Vec<_> = spec.place.require.difference(&node.labels).map(ToString::to_string).collect();
         return Some(format!("lacks the label {}", missing.join(" and ")));
     }
-    if !has_room(node, session, spec) {
+    if !has_room(node, spec) {
         return Some(format!(
             "has {} of {} slots free, {} needed",
-            node.slots.saturating_sub(session.used),
+            u64::from(node.slots).saturating_sub(used(node)),
             node.slots,
             spec.slots
         ));
     }
-    process.refused_by.contains(name).then(|| "could not start it".into())
+    None
 }
 
 fn has_labels(node: &Node, spec: &ProcessSpec) -> bool {
     broken(Mutation::LabelsIgnored) || spec.place.require.is_subset(&node.labels)
 }
 
-/// Children of an older session of the node may still run and take room of it too.
-fn has_room(node: &Node, session: &Session, spec: &ProcessSpec) -> bool {
-    let others: u32 = node.sessions.values().map(|session| session.used).sum::<u32>() - session.used;
-    broken(Mutation::SlotsIgnored) || session.used + others + spec.slots <= node.slots
+fn has_room(node: &Node, spec: &ProcessSpec) -> bool {
+    broken(Mutation::SlotsIgnored) || used(node) + u64::from(spec.slots) <= u64::from(node.slots)
+}
+
+/// The slots that are taken. Children of an older session of the node may still run and take room of it too.
+fn used(node: &Node) -> u64 {
+    node.sessions.values().map(|session| u64::from(session.used)).sum()
 }
 
 /// Siblings with the same spread key, by the value of that label on their nodes.
 fn spread_counts(cluster: &Cluster, path: &Path, spec: &ProcessSpec) -> BTreeMap<String, u32> {
     let mut counts = BTreeMap::new();
-    let Some(key) = &spec.place.spread else { return counts };
+    let Some(key) = spec.place.spread.as_ref().filter(|_| !broken(Mutation::SpreadIgnored)) else { return counts };
     let Some((parent, supervisor)) =
         path.parent().and_then(|parent| Some((parent.clone(), cluster.supervisor(&parent)?)))
     else {
@@ -179,7 +181,7 @@ fn spread_counts(cluster: &Cluster, path: &Path, spec: &ProcessSpec) -> BTreeMap
     counts
 }
 
-type Rank = (std::cmp::Reverse<usize>, u32, u32, usize, NodeName);
+type Rank = (bool, std::cmp::Reverse<usize>, u32, u32, usize, NodeName);
 
 fn rank(cluster: &Cluster, name: &NodeName, node: &Node, process: &Process, siblings: &BTreeMap<String, u32>) -> Rank {
     let place = &process.spec.place;
@@ -187,7 +189,8 @@ fn rank(cluster: &Cluster, name: &NodeName, node: &Node, process: &Process, sibl
     let penalty = process.refusals.get(name).map_or(0, |refusal| refusal.count_at(cluster.head.now));
     let crowd = place.spread.as_ref().and_then(|key| siblings.get(&label_value(node, key))).copied().unwrap_or(0);
     let children = node.sessions.values().map(|session| session.assigned.len()).sum();
-    (std::cmp::Reverse(preferred), penalty, crowd, children, name.clone())
+    let refused = process.refused_by.contains(name);
+    (refused, std::cmp::Reverse(preferred), penalty, crowd, children, name.clone())
 }
 
 /// Nodes without the label count as one place of their own.

@@ -1,21 +1,19 @@
-//! What people see of the state: rows, verdicts, and the story of one member.
+//! What people see of the state: rows and verdicts. The story of one member stands in `explain`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pando_protocol::ids::{NodeName, Path};
 use pando_protocol::message::Settled;
-use pando_protocol::spec::{Intensity, Restart};
-use pando_protocol::view::{
-    CauseRow, EventRow, Explanation, HistoryRow, Kind, NodeRow, NodeState, State, TreeRow, Verdict,
-};
+use pando_protocol::view::{CauseRow, EventRow, HistoryRow, Kind, NodeRow, NodeState, State, TreeRow, Verdict};
 
-use crate::change::{budget, human};
+use crate::change::human;
 use crate::cluster::{
     Body, Cluster, DownReason, HistoryEntry, Member, Pending, Process, ProcessPhase, Run, Stage, Supervisor,
-    SupervisorPhase, Then,
+    SupervisorPhase,
 };
 use crate::command::Event;
+pub use crate::explain::explain;
 
 /// Endings in a row at the cap that make a child *looping*.
 pub const LOOPING: u32 = 3;
@@ -30,7 +28,7 @@ pub fn tree(cluster: &Cluster, from: Option<&Path>) -> Vec<TreeRow> {
 }
 
 /// The rows of one subtree. The sums of supervisors are made on the way up, so that a tree is walked once.
-fn rows(cluster: &Cluster, root: &Path) -> Vec<TreeRow> {
+pub(crate) fn rows(cluster: &Cluster, root: &Path) -> Vec<TreeRow> {
     let mut rows: Vec<TreeRow> = Vec::new();
     for path in cluster.walk(root) {
         if let Some(member) = cluster.member(&path) {
@@ -50,7 +48,10 @@ fn rows(cluster: &Cluster, root: &Path) -> Vec<TreeRow> {
         above.alive += row.alive;
         above.configured += row.configured;
         above.rate += row.restart_rate;
-        above.worst = above.worst.min(Some(row.verdict)).or(Some(row.verdict));
+        // What is down on purpose says nothing about its supervisor.
+        if row.verdict != Verdict::Stopped {
+            above.worst = above.worst.min(Some(row.verdict)).or(Some(row.verdict));
+        }
     }
     rows
 }
@@ -99,7 +100,7 @@ fn row(cluster: &Cluster, path: &Path, member: &Member) -> TreeRow {
         restarts: member.restarts,
         restart_rate: member.rate.per_minute(now),
         alive: u32::from(kind == Kind::Process && state == State::Running),
-        configured: u32::from(kind == Kind::Process && should_run(member)),
+        configured: u32::from(kind == Kind::Process && is_meant_to_run(cluster, path)),
         waiting: waiting(cluster, path, member),
     };
     row.verdict = process_verdict(member, &row);
@@ -118,17 +119,22 @@ fn process_verdict(member: &Member, row: &TreeRow) -> Verdict {
     }
 }
 
-/// Whether a process counts as configured: it does unless it was stopped on purpose or has finished.
-fn should_run(member: &Member) -> bool {
-    let Body::Process(process) = &member.body else { return false };
-    match process.phase {
-        ProcessPhase::Down(DownReason::Held | DownReason::Finished | DownReason::Rule) => false,
-        ProcessPhase::Down(DownReason::Supervisor) => !member.held && !member.removed,
-        ProcessPhase::Pending(_) | ProcessPhase::Assigned(_) => !member.held && !member.removed,
-    }
+/// Whether a member should run: it does unless it, or a supervisor above it, is being removed, was stopped on purpose, or has
+/// finished.
+fn is_meant_to_run(cluster: &Cluster, path: &Path) -> bool {
+    let Some(member) = cluster.member(path) else { return false };
+    let reason = match &member.body {
+        Body::Process(Process { phase: ProcessPhase::Down(reason), .. }) => Some(*reason),
+        Body::Supervisor(Supervisor { phase: SupervisorPhase::Down(reason), .. }) => Some(*reason),
+        Body::Process(_) | Body::Supervisor(_) => None,
+    };
+    let is_over = matches!(reason, Some(DownReason::Held | DownReason::Finished | DownReason::Rule));
+    let is_meant = !member.held && !member.removed && !is_over;
+    is_meant && path.parent().is_none_or(|parent| is_meant_to_run(cluster, &parent))
 }
 
-fn state(member: &Member) -> State {
+/// What a member does.
+pub(crate) fn state(member: &Member) -> State {
     match &member.body {
         Body::Process(Process { phase, .. }) => match phase {
             ProcessPhase::Down(DownReason::Finished) => State::Finished,
@@ -155,7 +161,7 @@ fn state(member: &Member) -> State {
 }
 
 /// What a member that is unfinished waits for.
-fn waiting(cluster: &Cluster, path: &Path, member: &Member) -> Option<String> {
+pub(crate) fn waiting(cluster: &Cluster, path: &Path, member: &Member) -> Option<String> {
     let now = cluster.head.now;
     match &member.body {
         Body::Process(Process { phase, .. }) => match phase {
@@ -216,181 +222,6 @@ fn history_row(entry: &HistoryEntry) -> Option<HistoryRow> {
     })
 }
 
-/// Why a member is as it is, and what happens next.
-pub fn explain(cluster: &Cluster, path: &Path) -> Option<Explanation> {
-    let member = cluster.member(path)?;
-    let row = rows(cluster, path).into_iter().next()?;
-    let start_failures = match &member.body {
-        Body::Process(process) => {
-            process.refusals.iter().map(|(node, refusal)| (node.clone(), refusal.why.clone())).collect()
-        }
-        Body::Supervisor(_) => Vec::new(),
-    };
-    let window = covering_window(cluster, path, member);
-    Some(Explanation {
-        now: now_sentence(cluster, path, member),
-        next: next_sentence(cluster, path, member),
-        gives_up: gives_up(cluster, path, member),
-        last: member.last_cause().cloned(),
-        window,
-        node_losses: member.node_losses.iter().map(|(node, count)| (node.clone(), *count)).collect(),
-        start_failures,
-        row,
-    })
-}
-
-fn covering_window(cluster: &Cluster, path: &Path, member: &Member) -> Vec<pando_protocol::cause::Cause> {
-    let now = cluster.head.now;
-    let causes = |window: &crate::restarts::Window, intensity: Intensity| {
-        window.counting(now, intensity).filter_map(|crash| crash.cause.innermost().cloned()).collect()
-    };
-    match &member.body {
-        Body::Supervisor(supervisor) => causes(&supervisor.window, supervisor.intensity),
-        Body::Process(process) => match process.spec.intensity {
-            Some(own) => causes(&process.window, own),
-            None => match path.parent().and_then(|parent| cluster.supervisor(&parent)) {
-                Some(parent) => causes(&parent.window, parent.intensity),
-                None => Vec::new(),
-            },
-        },
-    }
-}
-
-fn now_sentence(cluster: &Cluster, path: &Path, member: &Member) -> String {
-    let now = cluster.head.now;
-    match &member.body {
-        Body::Process(process) => match &process.phase {
-            ProcessPhase::Down(reason) => down_sentence(cluster, path, *reason),
-            ProcessPhase::Pending(_) => "is to run and has no place yet".into(),
-            ProcessPhase::Assigned(run) => {
-                let (node, number) = (&run.node, run.incarnation);
-                match (run.stopping, run.stage) {
-                    (Some(reason), _) => format!("is being {} on {node} (incarnation {number})", reason.as_str()),
-                    (None, Stage::Assigned) => {
-                        format!("is assigned to {node} as incarnation {number} and not started yet")
-                    }
-                    (None, Stage::Started { pid, at }) => {
-                        let since = human(now.saturating_sub(at));
-                        format!(
-                            "was started on {node} {since} ago (incarnation {number}, pid {pid}) and is not ready yet"
-                        )
-                    }
-                    (None, Stage::Ready { pid, at }) => {
-                        let since = human(now.saturating_sub(at));
-                        format!("has run on {node} for {since} (incarnation {number}, pid {pid}) and is ready")
-                    }
-                }
-            }
-        },
-        Body::Supervisor(supervisor) => match &supervisor.phase {
-            SupervisorPhase::Down(reason) => down_sentence(cluster, path, *reason),
-            SupervisorPhase::Delayed { .. } => "failed and waits to be started again".into(),
-            SupervisorPhase::Up { since } => format!("has been up for {}", human(now.saturating_sub(*since))),
-            SupervisorPhase::Stopping { .. } => "stops its children, the last started first".into(),
-            SupervisorPhase::Failed(cause) => format!("has failed: {cause}"),
-        },
-    }
-}
-
-fn down_sentence(cluster: &Cluster, path: &Path, reason: DownReason) -> String {
-    match reason {
-        DownReason::Held => "is stopped by an operator".into(),
-        DownReason::Finished => "has ended and is not restarted".into(),
-        DownReason::Rule => "was stopped by a rule of its on_exit".into(),
-        DownReason::Supervisor => match path.parent() {
-            Some(parent) => {
-                let above = cluster.member(&parent).map_or("not there", |member| match state(member) {
-                    State::Failed => "failed",
-                    State::BackingOff => "waiting to be started again",
-                    State::Stopping => "stopping",
-                    _ => "down",
-                });
-                format!("is down because its supervisor {parent} is {above}")
-            }
-            None => "is down".into(),
-        },
-    }
-}
-
-fn next_sentence(cluster: &Cluster, path: &Path, member: &Member) -> String {
-    if let Some(waiting) = waiting(cluster, path, member) {
-        return match &member.body {
-            Body::Supervisor(Supervisor { phase: SupervisorPhase::Failed(_), .. }) => {
-                format!("nothing, until an operator acts: `pando restart {path}`, or apply a new spec")
-            }
-            Body::Supervisor(Supervisor { phase: SupervisorPhase::Stopping { then, .. }, .. }) => {
-                let then = match then {
-                    Then::Fail(_) => "fails, and its supervisor decides",
-                    Then::End(_) => "ends",
-                    Then::Restart => "starts again",
-                    Then::Down(_) => "stays down",
-                };
-                format!("waits until {waiting}, then {then}")
-            }
-            Body::Process(_) | Body::Supervisor(_) => format!("waits: {waiting}"),
-        };
-    }
-    match &member.body {
-        _ if member.is_down() && member.held => format!("nothing, until `pando start {path}`"),
-        _ if member.is_down() => {
-            format!("nothing by itself; `pando restart {path}` starts it where its supervisor is up")
-        }
-        Body::Supervisor(_) => "it keeps its children running".into(),
-        Body::Process(_) => match member.restart {
-            Restart::Permanent => format!("whenever it ends it is restarted, after {}", next_delay(member)),
-            Restart::Transient => format!("when it ends abnormally it is restarted, after {}", next_delay(member)),
-            Restart::Temporary => "when it ends it is not restarted".into(),
-        },
-    }
-}
-
-fn next_delay(member: &Member) -> String {
-    let between =
-        |delays| format!("{} to {}", human(member.backoff.shortest(delays)), human(member.backoff.longest(delays)));
-    if member.delays == 0 {
-        return between(0);
-    }
-    let reset = human(member.backoff.reset_after);
-    format!("{}, or {} once it was healthy for {reset}", between(member.delays), between(0))
-}
-
-fn gives_up(cluster: &Cluster, path: &Path, member: &Member) -> String {
-    let spent = |window: &crate::restarts::Window, intensity: Intensity, owner: &str, then: String| match intensity {
-        Intensity::Unlimited => format!("never: {owner} is unlimited"),
-        Intensity::Limited { max_restarts, .. } => {
-            let count = window.counting(cluster.head.now, intensity).count();
-            // The budget pays for `max_restarts`; the crash after those is the one too many.
-            let more = (max_restarts as usize + 1).saturating_sub(count).max(1);
-            let crashes = if more == 1 { "one crash more".to_owned() } else { format!("{more} crashes more") };
-            format!("{owner} has {count} of {} spent; {crashes}, and {then}", budget(intensity))
-        }
-    };
-    let own = match &member.body {
-        Body::Supervisor(supervisor) => {
-            if let SupervisorPhase::Failed(_) = supervisor.phase {
-                return String::new(); // It has; that is what it does now.
-            }
-            let then = match path.parent() {
-                Some(parent) => format!("it fails, and {parent} decides"),
-                None => "the tree fails".into(),
-            };
-            return spent(&supervisor.window, supervisor.intensity, "its budget", then);
-        }
-        Body::Process(process) => process.spec.intensity.map(|own| (process, own)),
-    };
-    let Some(parent) = path.parent() else { return String::new() };
-    let Some(supervisor) = cluster.supervisor(&parent) else { return String::new() };
-    match own {
-        Some((process, own)) => {
-            spent(&process.window, own, "its own budget", format!("that is one crash on the budget of {parent}"))
-        }
-        None => {
-            let then = format!("{parent} escalates");
-            spent(&supervisor.window, supervisor.intensity, &format!("the budget of {parent}"), then)
-        }
-    }
-}
-
 /// Whether everything at and below `path` that should run is ready.
 pub fn settled(cluster: &Cluster, path: &Path) -> Option<Settled> {
     let rows = rows(cluster, path);
@@ -400,10 +231,10 @@ pub fn settled(cluster: &Cluster, path: &Path) -> Option<Settled> {
         Some(SupervisorPhase::Failed(cause)) => Some(cause.to_string()),
         _ => None,
     };
-    let is_missing = |row: &&TreeRow| {
-        let settled = matches!(row.state, State::Running | State::Finished);
-        let on_purpose = row.state == State::Stopped && cluster.member(&row.path).is_some_and(|member| member.held);
-        !settled && !on_purpose
+    let is_missing = |row: &&TreeRow| match row.state {
+        State::Running | State::Finished => false,
+        State::Stopped => is_meant_to_run(cluster, &row.path),
+        State::Waiting | State::BackingOff | State::Starting | State::Started | State::Stopping | State::Failed => true,
     };
     let missing: Vec<&TreeRow> = rows.iter().filter(is_missing).collect();
     const SHOWN: usize = 5;

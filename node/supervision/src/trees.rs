@@ -1,19 +1,19 @@
-//! Trees: how a spec becomes members, what a changed spec changes, and what operators say.
+//! Trees: how a spec becomes members, and what a changed spec changes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pando_protocol::ids::{Path, TreeName};
+use pando_protocol::ids::{ChildId, Path, TreeName};
 use pando_protocol::message::{Change as Request, Changed, Difference, DifferenceKind};
 use pando_protocol::rejection::Rejection;
-use pando_protocol::spec::{ChildSpec, SupervisorSpec, TreeSpec, Work};
+use pando_protocol::spec::{Backoff, ChildSpec, ProcessSpec, Restart, SupervisorSpec, TreeSpec, Work};
 
 use crate::change::Change;
-use crate::cluster::{
-    Body, Cluster, DownReason, Member, Process, ProcessPhase, StopReason, Supervisor, SupervisorPhase, Then,
-};
+use crate::cluster::{Body, DownReason, Member, Process, ProcessPhase, StopReason, Supervisor, SupervisorPhase, Then};
 use crate::command::EventKind;
+pub use crate::differences::{differences, nearest};
+use crate::mutation::{Mutation, broken};
 use crate::restarts::{Rate, Window};
 
 /// Paths that a cluster can hold.
@@ -44,46 +44,82 @@ impl Change<'_> {
         if differences.is_empty() {
             return Ok(differences);
         }
-        let name = spec.name.clone();
-        let is_new = self.cluster.member(&root).is_none();
-        let failed = matches!(self.cluster.supervisor(&root).map(|root| &root.phase), Some(SupervisorPhase::Failed(_)));
-        self.cluster.trees.insert(name.clone(), Arc::new(spec.clone()));
-        let text = format!("tree {name} applied: {} differences", differences.len());
+        let spec = Arc::new(spec);
+        self.cluster.trees.insert(spec.name.clone(), spec.clone());
+        let text = format!("tree {} applied: {} differences", spec.name, differences.len());
         self.event(EventKind::TreeApplied, Some(&root), None, text);
         self.put_supervisor(&root, &spec.root, None);
-        if is_new {
-            self.start(&root);
-        } else if failed {
-            self.event(EventKind::TreeCleared, Some(&root), None, format!("tree {name} is cleared by a new spec"));
-            self.start(&root);
-        }
+        self.rouse_root(&root);
         Ok(differences)
+    }
+
+    /// A new tree starts, and a new spec gives one that failed or ended another try.
+    fn rouse_root(&mut self, root: &Path) {
+        let clears = format!("tree {} is cleared by a new spec", root.tree());
+        match &mut self.supervisor(root).phase {
+            SupervisorPhase::Down(DownReason::Held) => {}
+            SupervisorPhase::Down(_) => self.start(root),
+            SupervisorPhase::Failed(_) => {
+                self.event(EventKind::TreeCleared, Some(root), None, clears);
+                self.start(root);
+            }
+            SupervisorPhase::Stopping { then, .. } if matches!(then, Then::Fail(_) | Then::End(_)) => {
+                *then = Then::Restart;
+                self.event(EventKind::TreeCleared, Some(root), None, clears);
+            }
+            SupervisorPhase::Stopping { .. } | SupervisorPhase::Delayed { .. } | SupervisorPhase::Up { .. } => {}
+        }
     }
 
     /// Makes a supervisor, and all below it, what the spec says. `child` holds what its own supervisor says of it.
     fn put_supervisor(&mut self, path: &Path, spec: &SupervisorSpec, child: Option<&ChildSpec>) {
         match self.cluster.member(path).is_some() {
             false => self.add(path, child, Body::Supervisor(new_supervisor(spec))),
-            true => self.update_own(path, child),
+            true => self.update_supervisor(path, spec, child),
         }
-        let supervisor = self.supervisor(path);
-        let SupervisorSpec { strategy, intensity, auto_shutdown, children } = spec;
-        (supervisor.strategy, supervisor.intensity, supervisor.auto_shutdown) = (*strategy, *intensity, *auto_shutdown);
-        let named: BTreeSet<_> = children.iter().map(|child| &child.id).collect();
-        let leaving: Vec<_> = supervisor.children.iter().filter(|id| !named.contains(id)).cloned().collect();
-        supervisor.children = children.iter().map(|child| child.id.clone()).chain(leaving.iter().cloned()).collect();
-        for id in leaving.iter().rev() {
-            self.remove(&path.child(id));
-        }
-        for child in children {
+        for child in &spec.children {
             let below = path.child(&child.id);
             match &child.work {
                 Work::Supervisor(spec) => self.put_supervisor(&below, spec, Some(child)),
                 Work::Process(spec) => self.put_process(&below, child, spec),
             }
+        }
+        // The list names only members that exist by now: stopping walks it.
+        for id in self.put_children(path, spec).iter().rev() {
+            self.remove(&path.child(id));
+        }
+        for child in &spec.children {
+            let below = path.child(&child.id);
             if self.supervisor(path).is_up() && self.is_startable(&below) {
                 self.start(&below);
             }
+        }
+    }
+
+    /// Puts the children of a supervisor into the order of the spec; returns those that are not in it, which stand last.
+    fn put_children(&mut self, path: &Path, spec: &SupervisorSpec) -> Vec<ChildId> {
+        let supervisor = self.supervisor(path);
+        let named: BTreeSet<_> = spec.children.iter().map(|child| &child.id).collect();
+        let leaving: Vec<_> = supervisor.children.iter().filter(|id| !named.contains(id)).cloned().collect();
+        supervisor.children =
+            spec.children.iter().map(|child| child.id.clone()).chain(leaving.iter().cloned()).collect();
+        leaving
+    }
+
+    fn update_supervisor(&mut self, path: &Path, spec: &SupervisorSpec, child: Option<&ChildSpec>) {
+        let returns = self.take_back(path);
+        let changed = child.is_some_and(|child| self.update_own(path, child));
+        if returns || changed {
+            self.forgive(path);
+        }
+        let SupervisorSpec { strategy, intensity, auto_shutdown, children: _ } = spec;
+        let supervisor = self.supervisor(path);
+        if supervisor.intensity != *intensity {
+            supervisor.window = Window::default(); // What was allowed under the old budget does not break the new one.
+        }
+        (supervisor.strategy, supervisor.intensity, supervisor.auto_shutdown) = (*strategy, *intensity, *auto_shutdown);
+        if changed && matches!(supervisor.phase, SupervisorPhase::Down(DownReason::Finished)) {
+            supervisor.phase = SupervisorPhase::Down(DownReason::Supervisor);
         }
     }
 
@@ -95,24 +131,19 @@ impl Change<'_> {
         }
     }
 
-    fn put_process(&mut self, path: &Path, child: &ChildSpec, spec: &Arc<pando_protocol::spec::ProcessSpec>) {
+    fn put_process(&mut self, path: &Path, child: &ChildSpec, spec: &Arc<ProcessSpec>) {
         if self.cluster.member(path).is_none() {
-            let process = Process {
-                spec: spec.clone(),
-                window: Window::default(),
-                refusals: Default::default(),
-                refused_by: BTreeSet::new(),
-                phase: ProcessPhase::Down(DownReason::Supervisor),
-            };
-            return self.add(path, Some(child), Body::Process(process));
+            return self.add(path, Some(child), Body::Process(new_process(spec)));
         }
-        if !self.differs(path, child, spec) {
+        let returns = self.take_back(path);
+        let changed = self.update_own(path, child) | (self.process(path).spec != *spec);
+        if !returns && !changed && !broken(Mutation::ApplyRestartsAll) {
             return;
         }
-        self.update_own(path, Some(child));
         self.forgive(path);
-        self.process(path).spec = spec.clone();
-        match self.process(path).phase.clone() {
+        let process = self.process(path);
+        process.spec = spec.clone();
+        match process.phase {
             ProcessPhase::Assigned(_) => self.stop_run(path, StopReason::Update),
             ProcessPhase::Pending(_) => {
                 self.stop_waiting(path);
@@ -120,31 +151,48 @@ impl Change<'_> {
             }
             // A new spec gives one that ended, or that a rule stopped, another try.
             ProcessPhase::Down(DownReason::Finished | DownReason::Rule | DownReason::Supervisor) => {
-                self.process(path).phase = ProcessPhase::Down(DownReason::Supervisor);
+                process.phase = ProcessPhase::Down(DownReason::Supervisor);
             }
             ProcessPhase::Down(DownReason::Held) => {}
         }
     }
 
-    /// Whether a process's own spec differs, or it comes back while it is being removed.
-    fn differs(&mut self, path: &Path, child: &ChildSpec, spec: &Arc<pando_protocol::spec::ProcessSpec>) -> bool {
+    /// A member that comes back while it is being removed is as good as new: it runs once what still stops is down. Whether it
+    /// was being removed.
+    fn take_back(&mut self, path: &Path) -> bool {
         let member = self.member(path);
-        let own = (member.restart, member.backoff, member.significant);
-        own != (child.restart, child.backoff, child.significant) || member.removed || self.process(path).spec != *spec
+        if !std::mem::replace(&mut member.removed, false) {
+            return false;
+        }
+        member.held = false;
+        match &mut member.body {
+            Body::Process(process) => {
+                if let ProcessPhase::Down(reason) = &mut process.phase {
+                    *reason = DownReason::Supervisor;
+                }
+            }
+            Body::Supervisor(supervisor) => match &mut supervisor.phase {
+                SupervisorPhase::Down(reason) => *reason = DownReason::Supervisor,
+                SupervisorPhase::Stopping { then, .. } => *then = Then::Restart,
+                SupervisorPhase::Delayed { .. } | SupervisorPhase::Up { .. } | SupervisorPhase::Failed(_) => {}
+            },
+        }
+        true
     }
 
-    fn update_own(&mut self, path: &Path, child: Option<&ChildSpec>) {
+    /// Takes over what a supervisor's spec says of a child of it. Whether that differs from before.
+    fn update_own(&mut self, path: &Path, child: &ChildSpec) -> bool {
+        let ChildSpec { id: _, restart, backoff, significant, work: _ } = child;
         let member = self.member(path);
-        member.removed = false;
-        if let Some(child) = child {
-            (member.restart, member.backoff, member.significant) = (child.restart, child.backoff, child.significant);
-        }
+        let before = (member.restart, member.backoff, member.significant);
+        (member.restart, member.backoff, member.significant) = (*restart, *backoff, *significant);
+        before != (*restart, *backoff, *significant)
     }
 
     fn add(&mut self, path: &Path, child: Option<&ChildSpec>, body: Body) {
         let (restart, backoff, significant) = match child {
             Some(child) => (child.restart, child.backoff, child.significant),
-            None => (pando_protocol::spec::Restart::Permanent, Default::default(), false),
+            None => (Restart::Permanent, Backoff::default(), false),
         };
         let member = Member {
             restart,
@@ -165,21 +213,18 @@ impl Change<'_> {
         self.cluster.members.insert(path.clone(), Arc::new(member));
     }
 
-    /// Takes a member out: forgotten at once where it is down, else when it is.
+    /// Takes a member out: forgotten at once where it is down, else when it is. What waits below it waits no longer.
     fn remove(&mut self, path: &Path) {
         for below in self.cluster.walk(path) {
             self.member(&below).removed = true;
+            self.stand_down(&below);
         }
-        match &self.member(path).body {
-            Body::Process(process) => match process.phase {
-                ProcessPhase::Assigned(_) => self.stop_run(path, StopReason::Removed),
-                ProcessPhase::Pending(_) => {
-                    self.stop_waiting(path);
-                    self.forget(path);
-                }
-                ProcessPhase::Down(_) => self.forget(path),
-            },
-            Body::Supervisor(supervisor) if supervisor.is_down() => self.forget(path),
+        let member = self.member(path);
+        if member.is_down() {
+            return self.forget(path);
+        }
+        match &member.body {
+            Body::Process(_) => self.stop_run(path, StopReason::Removed),
             Body::Supervisor(_) => self.stop_supervisor(path, Then::Down(DownReason::Supervisor)),
         }
     }
@@ -194,292 +239,51 @@ impl Change<'_> {
         Ok(vec![Difference { path: root, what: DifferenceKind::Removed, keys: Vec::new() }])
     }
 
+    /// Forgets a removed member that is down, and all below it; goes on with what waited for that.
+    pub fn forget(&mut self, path: &Path) {
+        for gone in self.cluster.walk(path) {
+            self.cluster.members.remove(&gone);
+        }
+        let Some(parent) = path.parent() else {
+            let tree = path.tree();
+            self.cluster.trees.remove(&tree);
+            return self.event(EventKind::TreeDeleted, Some(path), None, format!("tree {tree} is gone"));
+        };
+        let name = path.name().to_owned();
+        let supervisor = self.supervisor(&parent);
+        supervisor.children.retain(|id| id.as_str() != name);
+        if supervisor.is_stopping() {
+            self.advance_stop(&parent);
+        }
+    }
+
     /// Forgives what a member did: its own account, its delays, and its crashes in its supervisor's window.
-    fn forgive(&mut self, path: &Path) {
+    pub fn forgive(&mut self, path: &Path) {
         self.forget_failures(path);
         if let Some(parent) = path.parent() {
             self.supervisor(&parent).window.forgive(path);
         }
     }
-
-    fn operator_start(&mut self, path: &Path) -> Result<Vec<Difference>, Rejection> {
-        self.known(path)?;
-        if let Body::Supervisor(Supervisor { phase: SupervisorPhase::Failed(_), .. }) = &self.member(path).body {
-            let why = format!(
-                "has failed: `pando explain {path}` says why; `pando restart {path}` clears it and starts it afresh"
-            );
-            return Err(Rejection::WrongState { path: path.clone(), why });
-        }
-        let member = self.member(path);
-        let was_held = std::mem::replace(&mut member.held, false);
-        if !was_held && !member.is_down() {
-            return Ok(Vec::new());
-        }
-        let parent_up = path.parent().is_none_or(|parent| self.supervisor(&parent).is_up());
-        if !parent_up && !was_held {
-            return Err(self.parent_down(path));
-        }
-        if self.member(path).is_down() {
-            if parent_up {
-                self.forgive(path);
-                self.start(path);
-            } else {
-                self.down_with_supervisor(path);
-            }
-        }
-        self.event(EventKind::MemberStarted, Some(path), None, format!("{path} was started by an operator"));
-        Ok(vec![Difference { path: path.clone(), what: DifferenceKind::Started, keys: Vec::new() }])
-    }
-
-    fn down_with_supervisor(&mut self, path: &Path) {
-        match &mut self.member(path).body {
-            Body::Process(process) => process.phase = ProcessPhase::Down(DownReason::Supervisor),
-            Body::Supervisor(supervisor) => supervisor.phase = SupervisorPhase::Down(DownReason::Supervisor),
-        }
-    }
-
-    fn operator_stop(&mut self, path: &Path) -> Result<Vec<Difference>, Rejection> {
-        self.known(path)?;
-        let member = self.member(path);
-        if member.held {
-            return Ok(Vec::new());
-        }
-        if let Body::Supervisor(Supervisor { phase: SupervisorPhase::Failed(_), .. }) = &member.body {
-            let why = format!(
-                "has failed and runs nothing: `pando restart {path}` starts it afresh, `pando delete` removes it"
-            );
-            return Err(Rejection::WrongState { path: path.clone(), why });
-        }
-        member.held = true;
-        match &mut member.body {
-            Body::Process(process) => match &process.phase {
-                ProcessPhase::Assigned(_) => self.stop_run(path, StopReason::Operator),
-                ProcessPhase::Pending(_) => {
-                    self.stop_waiting(path);
-                    self.process(path).phase = ProcessPhase::Down(DownReason::Held);
-                }
-                ProcessPhase::Down(_) => process.phase = ProcessPhase::Down(DownReason::Held),
-            },
-            Body::Supervisor(supervisor) => match &supervisor.phase {
-                SupervisorPhase::Up { .. } | SupervisorPhase::Delayed { .. } => {
-                    self.stop_supervisor(path, Then::Down(DownReason::Held));
-                }
-                SupervisorPhase::Down(_) => supervisor.phase = SupervisorPhase::Down(DownReason::Held),
-                SupervisorPhase::Stopping { .. } | SupervisorPhase::Failed(_) => {} // `held` decides when all are down.
-            },
-        }
-        self.event(EventKind::MemberStopped, Some(path), None, format!("{path} was stopped by an operator"));
-        Ok(vec![Difference { path: path.clone(), what: DifferenceKind::Stopped, keys: Vec::new() }])
-    }
-
-    fn operator_restart(&mut self, path: &Path) -> Result<Vec<Difference>, Rejection> {
-        self.known(path)?;
-        if let Some(parent) = path.parent()
-            && !self.supervisor(&parent).is_up()
-        {
-            return Err(self.parent_down(path));
-        }
-        self.forgive(path);
-        self.event(EventKind::MemberRestarted, Some(path), None, format!("{path} was restarted by an operator"));
-        let member = self.member(path);
-        member.held = false;
-        match &member.body {
-            Body::Process(process) => match &process.phase {
-                ProcessPhase::Assigned(_) => self.stop_run(path, StopReason::Restart),
-                ProcessPhase::Pending(_) => {
-                    self.stop_waiting(path);
-                    self.wait_for_place(path, Duration::ZERO);
-                }
-                ProcessPhase::Down(_) => self.start(path),
-            },
-            Body::Supervisor(supervisor) => match &supervisor.phase {
-                SupervisorPhase::Up { .. } | SupervisorPhase::Stopping { .. } => {
-                    self.stop_supervisor(path, Then::Restart);
-                }
-                SupervisorPhase::Failed(_) => {
-                    let text = format!("tree {} is cleared by an operator", path.tree());
-                    self.event(EventKind::TreeCleared, Some(path), None, text);
-                    self.start(path);
-                }
-                SupervisorPhase::Down(_) | SupervisorPhase::Delayed { .. } => self.start(path),
-            },
-        }
-        Ok(vec![Difference { path: path.clone(), what: DifferenceKind::Restarted, keys: Vec::new() }])
-    }
-
-    fn parent_down(&mut self, path: &Path) -> Rejection {
-        let parent = path.parent().unwrap_or_else(|| path.clone());
-        let why = format!("cannot run now: its supervisor {parent} is not up; `pando explain {parent}` says why");
-        Rejection::WrongState { path: path.clone(), why }
-    }
-
-    fn known(&mut self, path: &Path) -> Result<(), Rejection> {
-        match self.cluster.member(path) {
-            Some(member) if member.removed => {
-                let why = "is being removed, and its last processes are stopping".to_owned();
-                Err(Rejection::WrongState { path: path.clone(), why })
-            }
-            Some(_) => Ok(()),
-            None => Err(Rejection::NoSuchPath { path: path.clone(), nearest: nearest(self.cluster, path) }),
-        }
-    }
 }
 
 fn new_supervisor(spec: &SupervisorSpec) -> Supervisor {
+    let SupervisorSpec { strategy, intensity, auto_shutdown, children: _ } = spec;
     Supervisor {
-        strategy: spec.strategy,
-        intensity: spec.intensity,
-        auto_shutdown: spec.auto_shutdown,
+        strategy: *strategy,
+        intensity: *intensity,
+        auto_shutdown: *auto_shutdown,
         children: Vec::new(),
         window: Window::default(),
         phase: SupervisorPhase::Down(DownReason::Supervisor),
     }
 }
 
-/// What applying a spec would do, in tree order. Empty: everything is so already.
-///
-/// # Errors
-/// A tree that is being deleted, and a process that would become a supervisor or the other way round.
-pub fn differences(cluster: &Cluster, spec: &TreeSpec) -> Result<Vec<Difference>, Rejection> {
-    let root = Path::root(&spec.name);
-    if cluster.member(&root).is_some_and(|member| member.removed) {
-        return Err(Rejection::BeingDeleted(spec.name.clone()));
+fn new_process(spec: &Arc<ProcessSpec>) -> Process {
+    Process {
+        spec: spec.clone(),
+        window: Window::default(),
+        refusals: Default::default(),
+        refused_by: BTreeSet::new(),
+        phase: ProcessPhase::Down(DownReason::Supervisor),
     }
-    let mut found = Vec::new();
-    compare_supervisor(cluster, &root, &spec.root, None, &mut found)?;
-    Ok(found)
-}
-
-fn compare_supervisor(
-    cluster: &Cluster,
-    path: &Path,
-    spec: &SupervisorSpec,
-    child: Option<&ChildSpec>,
-    found: &mut Vec<Difference>,
-) -> Result<(), Rejection> {
-    let mut keys = Vec::new();
-    let mut removed = Vec::new();
-    match cluster.member(path) {
-        None => found.push(added(path)),
-        Some(Member { body: Body::Process(_), .. }) => return Err(kind_changed(path, "process", "supervisor")),
-        Some(member) => {
-            if member.removed {
-                found.push(added(path));
-            }
-            if let Some(child) = child {
-                own_keys(member, child, &mut keys);
-            }
-            if let Body::Supervisor(known) = &member.body {
-                let SupervisorSpec { strategy, intensity, auto_shutdown, children } = spec;
-                push_if(&mut keys, known.strategy != *strategy, "strategy");
-                push_if(&mut keys, known.intensity != *intensity, "intensity");
-                push_if(&mut keys, known.auto_shutdown != *auto_shutdown, "auto_shutdown");
-                let gone = |id: &&pando_protocol::ids::ChildId| !children.iter().any(|child| child.id == **id);
-                removed = known.children.iter().filter(gone).map(|id| path.child(id)).collect();
-                let staying = known.children.iter().filter(|id| !gone(id));
-                let known_too = children.iter().map(|child| &child.id).filter(|id| known.children.contains(id));
-                push_if(&mut keys, !staying.eq(known_too), "children");
-            }
-        }
-    }
-    if !keys.is_empty() {
-        found.push(Difference { path: path.clone(), what: DifferenceKind::Changed, keys });
-    }
-    for path in removed {
-        if cluster.member(&path).is_some_and(|member| !member.removed) {
-            found.push(Difference { path, what: DifferenceKind::Removed, keys: Vec::new() });
-        }
-    }
-    for child in &spec.children {
-        let below = path.child(&child.id);
-        match &child.work {
-            Work::Supervisor(spec) => compare_supervisor(cluster, &below, spec, Some(child), found)?,
-            Work::Process(spec) => compare_process(cluster, &below, child, spec, found)?,
-        }
-    }
-    Ok(())
-}
-
-fn compare_process(
-    cluster: &Cluster,
-    path: &Path,
-    child: &ChildSpec,
-    spec: &pando_protocol::spec::ProcessSpec,
-    found: &mut Vec<Difference>,
-) -> Result<(), Rejection> {
-    let Some(member) = cluster.member(path) else {
-        found.push(added(path));
-        return Ok(());
-    };
-    let Body::Process(process) = &member.body else { return Err(kind_changed(path, "supervisor", "process")) };
-    if member.removed {
-        found.push(added(path));
-        return Ok(());
-    }
-    let mut keys = Vec::new();
-    own_keys(member, child, &mut keys);
-    process_keys(&process.spec, spec, &mut keys);
-    if !keys.is_empty() {
-        found.push(Difference { path: path.clone(), what: DifferenceKind::Restarted, keys });
-    }
-    Ok(())
-}
-
-fn own_keys(member: &Member, child: &ChildSpec, keys: &mut Vec<String>) {
-    let ChildSpec { id: _, restart, backoff, significant, work: _ } = child;
-    push_if(keys, member.restart != *restart, "restart");
-    push_if(keys, member.backoff != *backoff, "backoff");
-    push_if(keys, member.significant != *significant, "significant");
-}
-
-fn process_keys(
-    known: &pando_protocol::spec::ProcessSpec,
-    spec: &pando_protocol::spec::ProcessSpec,
-    keys: &mut Vec<String>,
-) {
-    let pando_protocol::spec::ProcessSpec {
-        command,
-        env,
-        cwd,
-        shutdown,
-        stop_signal,
-        normal_exit,
-        intensity,
-        slots,
-        ready,
-        place,
-        on_exit,
-    } = spec;
-    push_if(keys, known.command != *command, "command");
-    push_if(keys, known.env != *env, "env");
-    push_if(keys, known.cwd != *cwd, "cwd");
-    push_if(keys, known.shutdown != *shutdown, "shutdown");
-    push_if(keys, known.stop_signal != *stop_signal, "stop_signal");
-    push_if(keys, known.normal_exit != *normal_exit, "normal_exit");
-    push_if(keys, known.intensity != *intensity, "intensity");
-    push_if(keys, known.slots != *slots, "slots");
-    push_if(keys, known.ready != *ready, "ready");
-    push_if(keys, known.place != *place, "place");
-    push_if(keys, known.on_exit != *on_exit, "on_exit");
-}
-
-fn push_if(keys: &mut Vec<String>, differs: bool, key: &str) {
-    if differs {
-        keys.push(key.to_owned());
-    }
-}
-
-fn added(path: &Path) -> Difference {
-    Difference { path: path.clone(), what: DifferenceKind::Added, keys: Vec::new() }
-}
-
-fn kind_changed(path: &Path, from: &str, to: &str) -> Rejection {
-    Rejection::KindChanged { path: path.clone(), from: from.into(), to: to.into() }
-}
-
-/// The known path that shares most with `path`: the same last name, or the longest common beginning.
-pub fn nearest(cluster: &Cluster, path: &Path) -> Option<Path> {
-    let common = |known: &Path| known.as_str().bytes().zip(path.as_str().bytes()).take_while(|(a, b)| a == b).count();
-    let score = |known: &Path| (usize::from(known.name() == path.name()) * 64) + common(known);
-    cluster.members.keys().max_by_key(|known| score(known)).filter(|known| score(known) > 2).cloned()
 }

@@ -20,13 +20,14 @@ pub struct NodeProcess {
     address: String,
     voters: String,
     flags: Vec<String>,
+    prefix: Vec<String>,
     child: Option<Child>,
 }
 
 impl NodeProcess {
     /// A node that is not started yet. Its identity lies in `home/identity`.
     pub fn new(name: NodeName, home: PathBuf, address: String, voters: &str, flags: Vec<String>) -> Self {
-        Self { name, home, address, voters: voters.to_owned(), flags, child: None }
+        Self { name, home, address, voters: voters.to_owned(), flags, prefix: Vec::new(), child: None }
     }
 
     /// Its name.
@@ -54,8 +55,12 @@ impl NodeProcess {
         self.flags = flags;
     }
 
-    /// The command that starts it, for whoever starts it elsewhere (in a network namespace).
-    pub fn command(&self) -> Vec<String> {
+    /// What stands before its command from now on; it must become that command.
+    pub fn set_prefix(&mut self, prefix: Vec<String>) {
+        self.prefix = prefix;
+    }
+
+    fn command(&self) -> Vec<String> {
         let program = programs::folder().join("pando-node").display().to_string();
         let (data, identity) = (self.data().display().to_string(), self.home.join("identity").display().to_string());
         let fixed = [
@@ -81,12 +86,7 @@ impl NodeProcess {
 
     /// Starts it. Its log is appended to.
     pub fn start(&mut self) {
-        let command = self.command();
-        self.start_as(&command);
-    }
-
-    /// Starts it by another command that becomes it.
-    pub fn start_as(&mut self, command: &[String]) {
+        let command: Vec<String> = self.prefix.iter().cloned().chain(self.command()).collect();
         assert!(!self.is_running(), "{} runs already", self.name);
         fs::create_dir_all(&self.home).expect("the folder of a node");
         let log = fs::OpenOptions::new().create(true).append(true).open(self.log()).expect("the log of a node");

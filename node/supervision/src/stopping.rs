@@ -1,0 +1,154 @@
+//! Stopping: a run, a supervisor and all below it, the last started first.
+
+use pando_protocol::ids::Path;
+
+use crate::change::Change;
+use crate::cluster::{Body, DownReason, Process, ProcessPhase, StopReason, Supervisor, SupervisorPhase, Then};
+use crate::mutation::{Mutation, broken};
+
+impl Change<'_> {
+    /// Asks the run of a process to end. Says nothing twice.
+    pub fn stop_run(&mut self, path: &Path, reason: StopReason) {
+        let ProcessPhase::Assigned(run) = &mut self.process(path).phase else { return };
+        if run.stopping.is_none() {
+            run.stopping = Some(reason);
+            let (node, session) = (run.node.clone(), run.session);
+            self.touch(&node, session);
+        }
+    }
+
+    /// Begins to stop everything below a supervisor; `then` follows.
+    pub fn stop_supervisor(&mut self, path: &Path, then: Then) {
+        self.begin_stop(path, then);
+        self.advance_stop(path);
+    }
+
+    /// From here on a supervisor starts nothing: what waits below it for a place or a delay waits no longer.
+    fn begin_stop(&mut self, path: &Path, then: Then) {
+        self.cancel_timer(path);
+        let now = self.now();
+        let supervisor = self.supervisor(path);
+        let was_up = match supervisor.phase {
+            SupervisorPhase::Up { since } => now.saturating_sub(since),
+            SupervisorPhase::Stopping { was_up, .. } => was_up,
+            SupervisorPhase::Down(_) | SupervisorPhase::Delayed { .. } | SupervisorPhase::Failed(_) => {
+                Default::default()
+            }
+        };
+        supervisor.phase = SupervisorPhase::Stopping { was_up, then };
+        if broken(Mutation::StartsWhileStopping) {
+            return;
+        }
+        for id in self.supervisor(path).children.clone() {
+            self.stand_down(&path.child(&id));
+        }
+    }
+
+    /// Takes a member down that waits for a place or a delay. Others are left as they are.
+    pub fn stand_down(&mut self, child: &Path) {
+        match &self.member(child).body {
+            Body::Process(Process { phase: ProcessPhase::Pending(_), .. }) => {
+                self.stop_waiting(child);
+                self.set_down(child, DownReason::Supervisor);
+            }
+            Body::Supervisor(Supervisor { phase: SupervisorPhase::Delayed { .. }, .. }) => {
+                self.set_down(child, DownReason::Supervisor);
+            }
+            Body::Process(_) | Body::Supervisor(_) => {}
+        }
+    }
+
+    /// Stops the last child that still runs, or finishes when there is none. Called each time a child of a stopping
+    /// supervisor is down.
+    pub fn advance_stop(&mut self, path: &Path) {
+        if self.stop_children(path) {
+            self.finish_stop(path);
+        }
+    }
+
+    /// Whether all children are down now; if not, the last that runs is being stopped.
+    fn stop_children(&mut self, path: &Path) -> bool {
+        let children = self.supervisor(path).children.clone();
+        for id in children.iter().rev() {
+            if !self.stop_child(&path.child(id)) && !broken(Mutation::FailBeforeStopped) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn stop_child(&mut self, child: &Path) -> bool {
+        self.stand_down(child);
+        match &self.member(child).body {
+            Body::Process(Process { phase, .. }) => match phase {
+                ProcessPhase::Down(_) | ProcessPhase::Pending(_) => true,
+                ProcessPhase::Assigned(_) => {
+                    self.stop_run(child, StopReason::Supervisor);
+                    false
+                }
+            },
+            Body::Supervisor(Supervisor { phase, .. }) => match phase {
+                SupervisorPhase::Down(_) | SupervisorPhase::Failed(_) | SupervisorPhase::Delayed { .. } => true,
+                SupervisorPhase::Up { .. } => {
+                    // Not `stop_supervisor`: that would come back up to us where the child is down at once.
+                    self.begin_stop(child, Then::Down(DownReason::Supervisor));
+                    self.stop_below(child)
+                }
+                SupervisorPhase::Stopping { .. } => self.stop_below(child),
+            },
+        }
+    }
+
+    fn stop_below(&mut self, supervisor: &Path) -> bool {
+        let all_down = self.stop_children(supervisor);
+        if all_down {
+            self.set_down(supervisor, DownReason::Supervisor);
+        }
+        all_down
+    }
+
+    /// All children of a stopping supervisor are down: does what was to follow.
+    fn finish_stop(&mut self, path: &Path) {
+        let SupervisorPhase::Stopping { was_up, then } = self.supervisor(path).phase.clone() else { return };
+        self.set_down(path, DownReason::Supervisor);
+        let member = self.member(path);
+        let (held, removed) = (member.held, member.removed);
+        if removed {
+            return self.forget(path);
+        }
+        if let Some(parent) = path.parent()
+            && self.supervisor(&parent).is_stopping()
+        {
+            return self.advance_stop(&parent);
+        }
+        if held {
+            return self.set_down(path, DownReason::Held);
+        }
+        match then {
+            Then::Down(reason) => self.set_down(path, reason),
+            Then::Restart => self.start(path),
+            Then::Fail(cause) => self.failed(path, cause, was_up),
+            Then::End(cause) => self.ended(path, cause, was_up),
+        }
+    }
+
+    /// Marks a member as down. Nothing at or below it runs any more.
+    pub fn set_down(&mut self, path: &Path, reason: DownReason) {
+        let member = self.member(path);
+        let reason = if member.held { DownReason::Held } else { reason };
+        match &mut member.body {
+            Body::Process(process) => process.phase = ProcessPhase::Down(reason),
+            Body::Supervisor(_) => {
+                self.cancel_timer(path);
+                self.supervisor(path).phase = SupervisorPhase::Down(reason);
+            }
+        }
+    }
+
+    /// Forgets when a delayed supervisor was to start.
+    pub fn cancel_timer(&mut self, path: &Path) {
+        if let SupervisorPhase::Delayed { until } = self.supervisor(path).phase {
+            self.cluster.timers.remove(&(until, path.clone()));
+        }
+    }
+}

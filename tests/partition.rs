@@ -1,0 +1,192 @@
+//! Case T22 with a real partition: three nodes in network namespaces of their own, cut off by nft.
+//!
+//! ```text
+//!   this test, store ── br0 10.77.0.254 ─┬─ n1 10.77.0.1
+//!                                        ├─ n2 10.77.0.2       each in a namespace, its own filter
+//!                                        └─ n3 10.77.0.3
+//! ```
+//!
+//! The test runs itself again in namespaces that it makes (network, mounts, and users where it is not root), so that nothing
+//! of the machine is touched and everything is gone when it ends. It needs `unshare`, `nsenter`, `ip` and `nft`.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use pando_protocol::view::{State, TreeRow};
+use pando_tests::beats::{lives, overlap};
+use pando_tests::cluster::{Cluster, Options, SOON};
+use pando_tests::wait::{wait_until, wait_until_blocking};
+
+/// The lease of the profile lan.
+const LEASE: Duration = Duration::from_secs(2);
+const INSIDE: &str = "PANDO_TEST_INSIDE";
+
+#[test]
+fn t22_a_partition_moves_an_exclusive_child_once_and_a_short_one_moves_nothing() {
+    if std::env::var_os(INSIDE).is_some() {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        return runtime.block_on(partition_and_heal());
+    }
+    // The programs are built outside, where cargo finds everything it needs.
+    pando_tests::programs::folder();
+    let mut again = Command::new("unshare");
+    again.args(["--net", "--mount"]);
+    if !rustix::process::geteuid().is_root() {
+        again.args(["--user", "--map-root-user"]);
+    }
+    let own = std::env::current_exe().expect("the path of this test");
+    again.arg(own).args(["--exact", "t22_a_partition_moves_an_exclusive_child_once_and_a_short_one_moves_nothing"]);
+    let status = again.arg("--nocapture").env(INSIDE, "1").status().expect("unshare, from util-linux");
+    assert!(status.success(), "{status}");
+}
+
+async fn partition_and_heal() {
+    lay_network();
+    let options = Options {
+        addresses: (1..=3).map(|n| format!("10.77.0.{n}:7400")).collect(),
+        prefix: |name| vec!["nsenter".into(), format!("--net=/run/netns/{name}"), "--".into()],
+        ..Options::default()
+    };
+    let cluster = Cluster::with(options).await;
+    let store = Store::start(cluster.folder());
+    let beats = cluster.folder().join("beats");
+    let (witness, file, at) = (env!("CARGO_BIN_EXE_witness"), beats.display(), &store.address);
+    let spec = format!(
+        "name = \"t\"\n[[children]]\nid = \"only\"\ncommand = [\"{witness}\", \"{file}\", \"--helper\", \"--store\", \"{at}\"]\n"
+    );
+    cluster.apply(&spec).await;
+    cluster.whole("/t").await;
+    let first = cluster.row("/t/only").await;
+    let last_beat = async || lives(&beats).into_values().map(|life| life.last).max().unwrap_or(0);
+
+    // Healed before the lease ends: the original goes on, and nothing starts.
+    let home = first.node.clone().expect("it runs").to_string();
+    cut_off(&home);
+    let began = now();
+    wait_until("half a lease of partition", SOON, async || now() - began, |passed| *passed >= 1_000).await;
+    heal(&home);
+    let seen = last_beat().await;
+    let long_after = seen + 2 * u64::try_from(LEASE.as_millis()).expect("a small number");
+    wait_until("two leases of beats", SOON, last_beat, |last| *last > long_after).await;
+    let still = cluster.row("/t/only").await;
+    assert_eq!((still.incarnation, still.restarts), (first.incarnation, 0), "a short partition ends nothing");
+    assert_eq!(lives(&beats).len(), 1, "and starts nothing");
+
+    // Cut off for good: the isolated node stops it within the lease, and only then does another start it.
+    let home = still.node.clone().expect("it runs").to_string();
+    let old = still.incarnation.expect("it runs");
+    cut_off(&home);
+    let cut = now();
+    let moved = |row: &TreeRow| row.state == State::Running && row.incarnation > still.incarnation;
+    let new = wait_until("the child elsewhere", SOON, async || cluster.row("/t/only").await, moved).await;
+    assert_ne!(new.node.as_ref().map(ToString::to_string), Some(home.clone()));
+    let begins = |last: &u64| *last > cut + 2 * u64::try_from(LEASE.as_millis()).expect("a small number");
+    wait_until("beats of the new incarnation", SOON, last_beat, begins).await;
+    let seen = lives(&beats);
+    let (ended, began) = (seen[&old.0].last, seen[&new.incarnation.expect("it runs").0].first);
+    println!(
+        "cut at 0, the last beat of the old one at {} ms, the first of the new one at {} ms",
+        ended - cut,
+        began - cut
+    );
+    assert!(
+        ended <= cut + u64::try_from(LEASE.as_millis()).expect("a small number"),
+        "it stopped by the end of its lease"
+    );
+    assert_eq!(overlap(&seen), None, "{seen:#?}");
+
+    // Healed: one copy, and a late write of the old one is refused by whoever checks the token.
+    heal(&home);
+    cluster.all_up().await;
+    let accepted = async || store.write(new.incarnation.expect("it runs").0);
+    wait_until("the store to know the new one", SOON, accepted, |answer| answer.starts_with("ok")).await;
+    assert!(store.write(old.0).starts_with("refused"), "the old incarnation's late write");
+    let settled = last_beat().await + 1_000;
+    wait_until("a second of beats", SOON, last_beat, |last| *last > settled).await;
+    let seen = lives(&beats);
+    assert_eq!((seen.len(), overlap(&seen)), (2, None), "one copy after healing: {seen:#?}");
+    let row = cluster.row("/t/only").await;
+    assert_eq!((row.incarnation, row.restarts), (new.incarnation, 0));
+    assert!(
+        cluster.history("/t/only").await.iter().all(|entry| entry.cause.message.contains("silent beyond its lease"))
+    );
+}
+
+fn lay_network() {
+    run("mount", "--make-rprivate /");
+    run("mount", "-t tmpfs tmpfs /run");
+    run("ip", "link set lo up");
+    run("ip", "link add br0 type bridge");
+    run("ip", "addr add 10.77.0.254/24 dev br0");
+    run("ip", "link set br0 up");
+    for n in 1..=3 {
+        run("ip", &format!("netns add n{n}"));
+        run("ip", &format!("link add v{n} type veth peer name eth0 netns n{n}"));
+        run("ip", &format!("link set v{n} master br0 up"));
+        run("ip", &format!("-n n{n} addr add 10.77.0.{n}/24 dev eth0"));
+        run("ip", &format!("-n n{n} link set lo up"));
+        run("ip", &format!("-n n{n} link set eth0 up"));
+    }
+}
+
+/// From now on nothing reaches the node from outside itself, and nothing of it gets out.
+fn cut_off(node: &str) {
+    let rules = "table inet cut { \
+        chain in { type filter hook input priority 0; policy drop; iifname lo accept; } \
+        chain out { type filter hook output priority 0; policy drop; oifname lo accept; } }";
+    let mut nft = Command::new("nsenter");
+    nft.args([&format!("--net=/run/netns/{node}"), "--", "nft", rules]);
+    assert!(nft.status().expect("nsenter and nft").success(), "nft could not cut off {node}");
+}
+
+fn heal(node: &str) {
+    run("nsenter", &format!("--net=/run/netns/{node} -- nft delete table inet cut"));
+}
+
+fn run(program: &str, words: &str) {
+    let status = Command::new(program).args(words.split(' ')).status();
+    let status = status.unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(status.success(), "{program} {words}: {status}");
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
+    u64::try_from(since.as_millis()).expect("a time that fits")
+}
+
+/// The store outside the cluster, a process of its own.
+struct Store {
+    process: Child,
+    address: String,
+}
+
+impl Store {
+    fn start(folder: &Path) -> Self {
+        let file = folder.join("store");
+        let process =
+            Command::new(env!("CARGO_BIN_EXE_store")).arg("10.77.0.254:0").arg(&file).spawn().expect("the store");
+        let look = || fs::read_to_string(&file).unwrap_or_default();
+        let address = wait_until_blocking("the store's address", SOON, look, |text| text.contains(':'));
+        Self { process, address }
+    }
+
+    /// What it answers to a write with this token.
+    fn write(&self, token: u64) -> String {
+        let mut stream = TcpStream::connect(&self.address).expect("the store");
+        stream.write_all(format!("{token}\n").as_bytes()).expect("a write");
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).expect("an answer");
+        answer
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        _ = self.process.kill();
+        _ = self.process.wait();
+    }
+}

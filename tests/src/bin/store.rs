@@ -1,0 +1,41 @@
+//! A store outside the cluster that knows fencing: it takes a write only with an incarnation as high as the highest it saw.
+//!
+//! `store ADDRESS FILE`: listens, writes its address to FILE, and answers each line with `ok` or `refused: …`.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::sync::Mutex;
+
+fn main() {
+    let words: Vec<String> = std::env::args().collect();
+    let listener = TcpListener::bind(&words[1]).expect("an address to listen on");
+    std::fs::write(&words[2], listener.local_addr().expect("an address").to_string()).expect("a file for the address");
+    let highest = Mutex::new(0u64);
+    std::thread::scope(|scope| {
+        for stream in listener.incoming().flatten() {
+            let highest = &highest;
+            scope.spawn(move || {
+                let mut reader = BufReader::new(stream);
+                let mut line = String::new();
+                while reader.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
+                    let answer = decide(&mut highest.lock().expect("no panic under the lock"), line.trim());
+                    if reader.get_mut().write_all(answer.as_bytes()).is_err() {
+                        return;
+                    }
+                    line.clear();
+                }
+            });
+        }
+    });
+}
+
+fn decide(highest: &mut u64, token: &str) -> String {
+    match token.parse::<u64>() {
+        Ok(token) if token >= *highest => {
+            *highest = token;
+            "ok\n".into()
+        }
+        Ok(token) => format!("refused: incarnation {token} is older than {highest}\n"),
+        Err(_) => "refused: not a number\n".into(),
+    }
+}

@@ -1,0 +1,127 @@
+//! What a run of the generator reached: every command, observation, change and kind of event, and how often.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use pando_protocol::message::Change;
+use pando_protocol::session::Observation;
+use pando_supervision::{Applied, Command, EndProof, EventKind};
+
+use super::payers::Step;
+
+/// Everything that can be asked or observed, as the table names it.
+const ACCEPTED: [&str; 18] = [
+    "command tick",
+    "command write",
+    "command grant_session",
+    "command end_session obituary",
+    "command end_session lease",
+    "command observe",
+    "command raise_rules",
+    "change apply",
+    "change delete",
+    "change start",
+    "change stop",
+    "change restart",
+    "observation started",
+    "observation ready",
+    "observation exited",
+    "observation never_started",
+    "observation leaving",
+    "observation left",
+];
+
+/// How often each was accepted and made a difference, and how often each kind of event happened.
+#[derive(Debug, Clone, Default)]
+pub struct Coverage {
+    counts: BTreeMap<String, u64>,
+}
+
+impl Coverage {
+    /// Counts a step.
+    pub fn note(&mut self, step: Step<'_>, applied: &Applied) {
+        for event in &applied.events {
+            self.count(format!("event {}", event.kind.as_str()));
+        }
+        if applied.outcome.is_err() {
+            return;
+        }
+        // A repeated command is accepted too, but it proves nothing.
+        let makes_a_difference = step.before != step.after || matches!(step.command, Command::Tick);
+        if !makes_a_difference {
+            return;
+        }
+        match step.command {
+            Command::Tick => self.count("command tick".into()),
+            Command::Write(write) => {
+                self.count("command write".into());
+                if step.before.members != step.after.members {
+                    self.count(format!("change {}", change_name(&write.change)));
+                }
+            }
+            Command::GrantSession(_) => self.count("command grant_session".into()),
+            Command::EndSession { proof: EndProof::Obituary(_), .. } => {
+                self.count("command end_session obituary".into());
+            }
+            Command::EndSession { proof: EndProof::Lease, .. } => self.count("command end_session lease".into()),
+            Command::Observe { observation, .. } => {
+                self.count("command observe".into());
+                let is_about_all = matches!(observation, Observation::Leaving | Observation::Left);
+                if is_about_all || step.before.members != step.after.members {
+                    self.count(format!("observation {}", observation_name(observation)));
+                }
+            }
+            Command::RaiseRules(_) => self.count("command raise_rules".into()),
+        }
+    }
+
+    fn count(&mut self, name: String) {
+        *self.counts.entry(name).or_default() += 1;
+    }
+
+    /// Adds what another run reached.
+    pub fn add(&mut self, other: &Self) {
+        for (name, count) in &other.counts {
+            *self.counts.entry(name.clone()).or_default() += count;
+        }
+    }
+
+    /// Everything that should be reached and was reached less often than `least`.
+    pub fn short_of(&self, least: u64) -> Vec<String> {
+        let accepted = ACCEPTED.iter().map(ToString::to_string);
+        let events = EventKind::ALL.iter().map(|kind| format!("event {}", kind.as_str()));
+        let reached = |name: &String| self.counts.get(name).copied().unwrap_or(0);
+        accepted.chain(events).filter(|name| reached(name) < least).collect()
+    }
+}
+
+impl fmt::Display for Coverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, count) in &self.counts {
+            writeln!(f, "{name:<32} {count:>9}")?;
+        }
+        Ok(())
+    }
+}
+
+// Without a catch-all, so that whoever adds a variant is sent here, and to the table above.
+fn change_name(change: &Change) -> &'static str {
+    match change {
+        Change::Apply(_) => "apply",
+        Change::Delete(_) => "delete",
+        Change::Start(_) => "start",
+        Change::Stop(_) => "stop",
+        Change::Restart(_) => "restart",
+    }
+}
+
+fn observation_name(observation: &Observation) -> &'static str {
+    match observation {
+        Observation::Started { .. } => "started",
+        Observation::Ready { .. } => "ready",
+        Observation::Exited { .. } => "exited",
+        Observation::NeverStarted { .. } => "never_started",
+        Observation::Leaving => "leaving",
+        Observation::Left => "left",
+    }
+}

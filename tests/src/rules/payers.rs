@@ -1,0 +1,170 @@
+//! Who should pay for an ending: the table of the design, written down a second time and naively.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use pando_protocol::cause::{Exit, ExitHow};
+use pando_protocol::ids::{NodeName, Path};
+use pando_protocol::session::Observation;
+use pando_protocol::spec::{ExitAction, ExitMatch, ProcessSpec, Restart};
+use pando_supervision::cluster::{Run, Supervisor};
+use pando_supervision::{Cluster, Command};
+
+/// A command between two states.
+#[derive(Clone, Copy)]
+pub struct Step<'a> {
+    /// The state before.
+    pub before: &'a Cluster,
+    /// What was asked.
+    pub command: &'a Command,
+    /// The state after.
+    pub after: &'a Cluster,
+}
+
+impl<'a> Step<'a> {
+    /// Cluster time.
+    pub fn now(&self) -> Duration {
+        self.after.head.now
+    }
+
+    /// The runner's word in it, where it is a new one of a session that is not over.
+    pub fn word(&self) -> Option<&'a Observation> {
+        let Command::Observe { node, session, number, observation } = self.command else { return None };
+        let standing = self.before.session(node, *session)?;
+        (*number == standing.observed + 1).then_some(observation)
+    }
+
+    /// The child and the run that the word is about, where that run counts as running under that session.
+    pub fn meant(&self) -> Option<(&'a Path, &'a Run)> {
+        let Command::Observe { node, session, .. } = self.command else { return None };
+        let (path, incarnation) = match self.word()? {
+            Observation::Started { path, incarnation, .. }
+            | Observation::Ready { path, incarnation }
+            | Observation::Exited { path, incarnation, .. }
+            | Observation::NeverStarted { path, incarnation } => (path, *incarnation),
+            Observation::Leaving | Observation::Left => return None,
+        };
+        let run = self.before.run(path)?;
+        let is_meant = run.incarnation == incarnation && run.node == *node && run.session == *session;
+        is_meant.then_some((path, run))
+    }
+}
+
+/// What an ending should cost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expected {
+    /// The child that ended.
+    pub path: Path,
+    /// Whether a budget pays.
+    pub charged: bool,
+    /// Whether a rule of `on_exit` escalates at once.
+    pub escalates: bool,
+}
+
+/// What must be remembered to know who pays.
+#[derive(Debug, Clone, Default)]
+pub struct Payers {
+    unpaid: BTreeMap<Path, u32>,
+    refused: BTreeMap<Path, BTreeSet<NodeName>>,
+}
+
+impl Payers {
+    /// A child begins anew.
+    pub fn forget(&mut self, path: &Path) {
+        self.unpaid.remove(path);
+        self.refused.remove(path);
+    }
+
+    /// The ending that a step reports, with what it should cost; `None` where it reports none.
+    pub fn expected(&mut self, step: Step<'_>) -> Option<Expected> {
+        let (path, run) = step.meant()?;
+        let free = Expected { path: path.clone(), charged: false, escalates: false };
+        match step.word()? {
+            Observation::Started { .. } => {
+                self.refused.remove(path);
+                None
+            }
+            Observation::NeverStarted { .. } => run.stopping.is_some().then_some(free),
+            Observation::Exited { exit, .. } => {
+                let charged = self.charged(step, path, run, exit);
+                let escalates = charged && rule(exit, &step.before.process(path)?.spec) == Some(ExitAction::Escalate);
+                Some(Expected { charged, escalates, ..free })
+            }
+            Observation::Ready { .. } | Observation::Leaving | Observation::Left => None,
+        }
+    }
+
+    fn charged(&mut self, step: Step<'_>, path: &Path, run: &Run, exit: &Exit) -> bool {
+        let (Some(member), Some(process)) = (step.before.member(path), step.before.process(path)) else { return false };
+        if exit.healthy.is_some_and(|healthy| healthy >= member.backoff.reset_after) {
+            self.unpaid.remove(path);
+        }
+        let parent_up = path.parent().and_then(|parent| step.before.supervisor(&parent)).is_some_and(Supervisor::is_up);
+        if member.removed || member.held || !parent_up {
+            return false;
+        }
+        let charged = match &exit.how {
+            _ if run.stopping.is_some() => return false,
+            ExitHow::ReaperLost if member.restart == Restart::Temporary => return false,
+            ExitHow::ReaperLost => self.fourth_unpaid(path),
+            ExitHow::StartFailed(_) if member.restart == Restart::Temporary => return false,
+            ExitHow::StartFailed(_) => self.refused_enough(step.before, path, run, &process.spec),
+            ExitHow::Unready(_) => return member.restart != Restart::Temporary && self.paid(path),
+            ExitHow::Code(_) | ExitHow::Signal(_) => {
+                return by_itself(exit, &process.spec, member.restart) && self.paid(path);
+            }
+        };
+        if charged {
+            return self.paid(path);
+        }
+        *self.unpaid.entry(path.clone()).or_default() += 1;
+        false
+    }
+
+    fn paid(&mut self, path: &Path) -> bool {
+        self.forget(path);
+        true
+    }
+
+    fn fourth_unpaid(&self, path: &Path) -> bool {
+        self.unpaid.get(path).is_some_and(|unpaid| *unpaid >= 3)
+    }
+
+    fn refused_enough(&mut self, cluster: &Cluster, path: &Path, run: &Run, spec: &ProcessSpec) -> bool {
+        let refused = self.refused.entry(path.clone()).or_default();
+        refused.insert(run.node.clone());
+        let another = cluster.nodes.iter().any(|(name, node)| {
+            let used: u64 = node.sessions.values().map(|session| u64::from(session.used)).sum();
+            node.current.is_some()
+                && !refused.contains(name)
+                && spec.place.require.iter().all(|label| node.labels.contains(label))
+                && used + u64::from(spec.slots) <= u64::from(node.slots)
+        });
+        refused.len() >= 2 || !another || self.fourth_unpaid(path)
+    }
+}
+
+/// Whether an exit of its own making leads to a charge.
+fn by_itself(exit: &Exit, spec: &ProcessSpec, restart: Restart) -> bool {
+    let normal = matches!(exit.how, ExitHow::Code(code) if spec.normal_exit.contains(&code));
+    let normal = match rule(exit, spec) {
+        Some(ExitAction::Stop) => return false,
+        Some(ExitAction::Escalate | ExitAction::Restart) => return true,
+        Some(ExitAction::Ignore) => true,
+        None => normal,
+    };
+    match restart {
+        Restart::Permanent => true,
+        Restart::Transient => !normal,
+        Restart::Temporary => false,
+    }
+}
+
+fn rule(exit: &Exit, spec: &ProcessSpec) -> Option<ExitAction> {
+    let matches = |when: ExitMatch| match (&exit.how, when) {
+        (ExitHow::Code(code), ExitMatch::Code(wanted)) => *code == wanted,
+        (ExitHow::Signal(signal), ExitMatch::Signal(wanted)) => *signal == wanted,
+        _ => false,
+    };
+    spec.on_exit.iter().find(|rule| matches(rule.when)).map(|rule| rule.action)
+}

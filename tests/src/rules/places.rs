@@ -1,0 +1,143 @@
+//! Where runs go and when, checked against the words of the design: placement, what is owed of a delay, and the brake.
+
+use std::time::Duration;
+
+use pando_protocol::ids::{NodeName, Path};
+use pando_protocol::message::{Change, DifferenceKind};
+use pando_supervision::cluster::{Cluster, Node, Pending, ProcessPhase, Run, Stage, StopReason};
+use pando_supervision::{Applied, Command, Done, Event, EventKind};
+
+use super::payers::Step;
+
+/// Checks what a step placed, moved and restarted.
+///
+/// # Errors
+/// What does not hold.
+pub fn check(step: Step<'_>, applied: &Applied) -> Result<(), String> {
+    the_best_node_is_chosen(step)?;
+    a_delay_goes_along_to_another_node(step, applied)?;
+    starts_after_a_loss_are_braked(step)?;
+    only_what_differs_is_updated(step, applied)
+}
+
+/// Where exactly one child was placed, its node is the best by the order of the design.
+fn the_best_node_is_chosen(step: Step<'_>) -> Result<(), String> {
+    let is_new = |path: &Path, run: &Run| step.before.run(path).is_none_or(|old| old.incarnation != run.incarnation);
+    let mut placed = step.after.members.keys().filter_map(|path| Some((path, step.after.run(path)?)));
+    let Some((path, run)) = placed.by_ref().find(|(path, run)| is_new(path, run)) else { return Ok(()) };
+    if placed.any(|(path, run)| is_new(path, run)) || run.after.is_some() {
+        return Ok(());
+    }
+    let fitting = step.after.nodes.iter().filter(|(name, node)| fits(step.after, path, run, name, node));
+    let best = fitting.min_by_key(|(name, node)| rank(step.after, path, run, name, node));
+    match best {
+        Some((name, _)) if *name == run.node => Ok(()),
+        best => Err(format!("placement takes the best node: {path} went to {}, best is {best:?}", run.node)),
+    }
+}
+
+/// What a node takes besides this run.
+fn others(node: &Node, name: &NodeName, run: &Run) -> (u64, usize) {
+    let used: u64 = node.sessions.values().map(|session| u64::from(session.used)).sum();
+    let children: usize = node.sessions.values().map(|session| session.assigned.len()).sum();
+    if *name == run.node { (used - u64::from(run.slots), children - 1) } else { (used, children) }
+}
+
+fn fits(cluster: &Cluster, path: &Path, run: &Run, name: &NodeName, node: &Node) -> bool {
+    let Some(process) = cluster.process(path) else { return false };
+    let room = others(node, name, run).0 + u64::from(process.spec.slots) <= u64::from(node.slots);
+    node.current.is_some() && room && process.spec.place.require.iter().all(|label| node.labels.contains(label))
+}
+
+fn rank(cluster: &Cluster, path: &Path, run: &Run, name: &NodeName, node: &Node) -> (bool, i64, u32, usize, usize) {
+    let Some(process) = cluster.process(path) else { return Default::default() };
+    let place = &process.spec.place;
+    let preferred = place.prefer.iter().filter(|label| node.labels.contains(label)).count();
+    let penalty = process.refusals.get(name).map_or(0, |refusal| {
+        let minutes = cluster.head.now.saturating_sub(refusal.at).as_secs() / 60;
+        if minutes >= 32 { 0 } else { refusal.count >> minutes }
+    });
+    let value =
+        |node: &Node, key: &str| node.labels.iter().find(|label| label.key == key).map(|label| label.value.clone());
+    let parent = path.parent().unwrap_or_else(|| path.clone());
+    let crowd = place.spread.as_ref().map_or(0, |key| {
+        let siblings =
+            cluster.members.keys().filter(|other| **other != *path && other.parent().as_ref() == Some(&parent));
+        let alike = siblings.filter(|other| {
+            cluster.process(other).is_some_and(|process| process.spec.place.spread.as_ref() == Some(key))
+        });
+        let there = alike.filter_map(|other| cluster.nodes.get(&cluster.run(other)?.node));
+        there.filter(|other| value(other, key) == value(node, key)).count()
+    });
+    let preferred = -i64::try_from(preferred).unwrap_or(0);
+    (process.refused_by.contains(name), preferred, penalty, crowd, others(node, name, run).1)
+}
+
+/// A run that waited out a delay when its node was lost or went does not start sooner elsewhere.
+fn a_delay_goes_along_to_another_node(step: Step<'_>, applied: &Applied) -> Result<(), String> {
+    let started = |path: &Path| {
+        let is_start = |event: &&Event| event.kind == EventKind::SupervisorStarted && event.path == path.parent();
+        applied.events.iter().any(|event| is_start(&event))
+    };
+    for path in step.before.members.keys().filter(|path| !started(path)) {
+        let Some(old) = step.before.run(path).filter(|old| matches!(old.stage, Stage::Assigned)) else { continue };
+        let moves = matches!(old.stopping, None | Some(StopReason::Shutdown));
+        let (Some(process), true) = (step.after.process(path), moves) else { continue };
+        let due = old.since.saturating_add(old.delay);
+        let starts = match &process.phase {
+            ProcessPhase::Pending(Pending { not_before, .. }) => *not_before,
+            ProcessPhase::Assigned(new) if new.incarnation != old.incarnation => step.now().saturating_add(new.delay),
+            ProcessPhase::Assigned(_) | ProcessPhase::Down(_) => continue,
+        };
+        let reported = matches!(step.word(), Some(pando_protocol::session::Observation::Exited { .. }));
+        if starts < due && !reported {
+            return Err(format!("a delay goes along: {path} owed until {due:?} and may start at {starts:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// Of the children of one loss, fifty may start at once; the rest keep 20 ms between each other.
+fn starts_after_a_loss_are_braked(step: Step<'_>) -> Result<(), String> {
+    const FREE: usize = 50;
+    if matches!(step.command, Command::Write(_) | Command::Tick) {
+        return Ok(());
+    }
+    let lost = step.before.members.keys().filter(|path| step.before.run(path).is_some_and(|run| run.delay.is_zero()));
+    let (mut free, mut held) = (0, Vec::new());
+    for path in lost {
+        let (old, process) = (step.before.run(path), step.after.process(path));
+        match process.map(|process| &process.phase) {
+            Some(ProcessPhase::Pending(pending)) if pending.not_before > step.now() => held.push(pending.not_before),
+            Some(ProcessPhase::Pending(_)) => free += 1,
+            Some(ProcessPhase::Assigned(new)) if old.is_some_and(|old| old.incarnation != new.incarnation) => free += 1,
+            Some(ProcessPhase::Assigned(_) | ProcessPhase::Down(_)) | None => {}
+        }
+    }
+    held.sort();
+    if free > FREE {
+        return Err(format!("a loss is braked: {free} start at once"));
+    }
+    match held.windows(2).find(|pair| pair[1] - pair[0] < Duration::from_millis(20)) {
+        Some(pair) => Err(format!("a loss is braked: two start within {:?}", pair[1] - pair[0])),
+        None => Ok(()),
+    }
+}
+
+/// A spec stops only the runs of processes that it changes or leaves out.
+fn only_what_differs_is_updated(step: Step<'_>, applied: &Applied) -> Result<(), String> {
+    let (Command::Write(write), Ok(Done::Changed(changed))) = (step.command, &applied.outcome) else { return Ok(()) };
+    if !matches!(write.change, Change::Apply(_)) {
+        return Ok(());
+    }
+    for path in step.before.members.keys() {
+        let (Some(old), Some(new)) = (step.before.run(path), step.after.run(path)) else { continue };
+        let restarts = changed.differences.iter().any(|difference| {
+            difference.path == *path && matches!(difference.what, DifferenceKind::Restarted | DifferenceKind::Added)
+        });
+        if old.stopping.is_none() && new.stopping == Some(StopReason::Update) && !restarts {
+            return Err(format!("only changed children restart: {path} is stopped for an update"));
+        }
+    }
+    Ok(())
+}

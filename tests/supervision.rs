@@ -1,0 +1,24 @@
+//! The rules as short stories, one file a subject.
+
+#[path = "supervision/cases.rs"]
+mod cases;
+#[path = "supervision/determinism.rs"]
+mod determinism;
+#[path = "supervision/endings.rs"]
+mod endings;
+#[path = "supervision/nodes.rs"]
+mod nodes;
+#[path = "supervision/operators.rs"]
+mod operators;
+#[path = "supervision/placement.rs"]
+mod placement;
+#[path = "supervision/properties.rs"]
+mod properties;
+#[path = "supervision/reports.rs"]
+mod reports;
+#[path = "supervision/specs.rs"]
+mod specs;
+#[path = "supervision/supervisors.rs"]
+mod supervisors;
+#[path = "supervision/words.rs"]
+mod words;
