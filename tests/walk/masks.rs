@@ -35,7 +35,7 @@ fn masked_line(line: &str) -> String {
 
 /// What stands for a word, by itself and by its neighbours.
 fn mask(word: &str, before: &str, after: &str, is_first: bool) -> String {
-    let counts_up = ["pid", "incarnation", "entry", "term"].contains(&before);
+    let counts_up = ["pid", "incarnation", "entry", "term"].contains(&core(before));
     // In tables: the incarnation beside its node, before or after it; the process id between session and address.
     let beside_node = is_node(before) || (is_first && is_node(after));
     let beside_address = is_session(before) || after.starts_with(LOOPBACK);
