@@ -125,9 +125,18 @@ impl Screen {
         Self { picture: Picture::default(), format, rows, latest, remark: None, is_empty: true }
     }
 
+    /// Says what is wrong, under what was shown last.
     fn complain(&mut self, why: String) -> Result<(), Failure> {
-        let rows = self.rows.clone();
-        self.show(rows, Some(why))
+        let is_new = self.remark.as_ref() != Some(&why);
+        if is_new && !self.is_drawn() {
+            output::say(&why);
+        }
+        self.remark = Some(why);
+        if self.is_drawn() { self.picture.draw(&self.drawing()) } else { Ok(()) }
+    }
+
+    fn is_drawn(&self) -> bool {
+        terminal::size().is_some() && self.format == Format::Table
     }
 
     /// On a terminal every look is drawn. Elsewhere a drawing is data: one for each change that is more than time passing.
@@ -135,7 +144,7 @@ impl Screen {
         let is_news = self.is_empty || timeless(&rows) != timeless(&self.rows);
         let is_new_remark = remark.is_some() && remark != self.remark;
         (self.rows, self.remark, self.is_empty) = (rows, remark, false);
-        if terminal::size().is_some() && self.format == Format::Table {
+        if self.is_drawn() {
             return self.picture.draw(&self.drawing());
         }
         if let (true, Some(remark)) = (is_new_remark, &self.remark) {
@@ -150,7 +159,8 @@ impl Screen {
 
     fn drawing(&self) -> String {
         let colour = output::wants_colour();
-        let mut drawing = render(&self.rows, colour);
+        // Where nothing was read yet, nobody knows whether there are trees.
+        let mut drawing = if self.is_empty { String::new() } else { render(&self.rows, colour) };
         if let Some(remark) = &self.remark {
             drawing.push_str(&format!("{}\n", Style::Red.paint(remark, colour)));
         }
