@@ -8,11 +8,11 @@ use pando_protocol::rejection::Rejection;
 use pando_supervision::{Command, Done};
 
 use super::Api;
-use super::forward::Forwarded;
-use crate::control::Control;
+use super::forward::{Forwarded, Led};
+use crate::control::{Control, NotProposed};
 
 /// A write has this long to reach a leader and a majority.
-const WRITE_LIMIT: Duration = Duration::from_secs(8);
+pub(super) const WRITE_LIMIT: Duration = Duration::from_secs(8);
 
 impl Api {
     /// Has the leader apply a write. It carries the client's id and number, so that it may be tried again with each leader.
@@ -25,13 +25,15 @@ impl Api {
         }
     }
 
-    /// Applies a write as the leader; `None` where leadership was lost, and it may or may not be applied.
-    pub(super) async fn write_here(&self, control: &Control<TokioRuntime>, write: Write) -> Option<Answer> {
-        match control.propose(Command::Write(write)).await.ok()? {
-            Ok(Done::Changed(changed)) => Some(Ok(Reply::Changed(changed))),
-            Ok(other) => Some(Err(Rejection::Internal(format!("a write was answered with {other:?}")))),
-            Err(refused) => Some(Err(refused)),
-        }
+    /// Applies a write as the leader.
+    pub(super) async fn write_here(&self, control: &Control<TokioRuntime>, write: Write) -> Led {
+        Led::Answered(match control.propose(Command::Write(write)).await {
+            Ok(Ok(Done::Changed(changed))) => Ok(Reply::Changed(changed)),
+            Ok(Ok(other)) => Err(Rejection::Internal(format!("a write was answered with {other:?}"))),
+            Ok(Err(refused)) => Err(refused),
+            Err(NotProposed::NotLeader) => return Led::NotLeader,
+            Err(NotProposed::Unknown) => return Led::Lost,
+        })
     }
 }
 
