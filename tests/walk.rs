@@ -34,7 +34,7 @@ fn the_walk_of_the_readme_shows_what_really_comes_out() {
     }
     let mut differences = String::new();
     for ((command, expected), output) in script.commands().zip(&outputs) {
-        let (expected, output) = (masks::masked(&expected), masks::masked(&output));
+        let (expected, output) = (masks::masked(&expected), masks::masked(output));
         if expected != output {
             differences.push_str(&format!("$ {command}\n{}\n", difference(&expected, &output)));
         }

@@ -151,6 +151,12 @@ impl Client {
                     may_be_applied = true;
                     Rejection::Unknown.into()
                 }
+                // Another node would not have as long for its search as this one had, and its silence would say less.
+                Ok(Err(no_leader @ Rejection::NoLeader { waited, .. }))
+                    if !may_be_applied && Instant::now() + waited > until =>
+                {
+                    return Err(no_leader.into());
+                }
                 Ok(Err(no_leader @ Rejection::NoLeader { .. })) => no_leader.into(),
                 Ok(answer) => return Ok(answer?),
                 Err(Failure::Protocol { endpoint, why }) => return Err(ClientError::Protocol { endpoint, why }),

@@ -164,12 +164,17 @@ impl Cluster {
 
     /// Runs `pando` with these words, its own PANDO_HOME, and this cluster as endpoints.
     pub fn cli(&self, words: &[&str]) -> Output {
+        self.cli_command(words).output().expect("pando runs")
+    }
+
+    /// The command that [`Self::cli`] runs, for whoever does not wait for its end.
+    pub fn cli_command(&self, words: &[&str]) -> std::process::Command {
         let endpoints: Vec<_> = self.nodes.values().map(|node| node.address().to_owned()).collect();
         let mut command = std::process::Command::new(programs::folder().join("pando"));
         command.args(words).current_dir(self.folder.path());
         command.env("PANDO_HOME", self.folder.path().join("home")).env("PANDO_ENDPOINTS", endpoints.join(","));
         command.env("PANDO_IDENTITY", self.folder.path().join("admin"));
-        command.output().expect("pando runs")
+        command
     }
 
     /// Applies a spec in TOML.

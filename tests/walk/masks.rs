@@ -7,10 +7,12 @@ pub fn masked(text: &str) -> String {
 
 fn masked_line(line: &str) -> String {
     let words: Vec<&str> = line.split_whitespace().collect();
+    // A step that `pando dev` proposes: which node it names hangs on who leads.
+    let proposes_node = words.starts_with(&["pando", "dev"]);
     let mut masked: Vec<String> = Vec::new();
     let mut next = 0;
     while let Some(word) = words.get(next) {
-        let before = next.checked_sub(1).and_then(|before| words.get(before)).map_or("", |word| core(word));
+        let before = next.checked_sub(1).and_then(|before| words.get(before)).copied().unwrap_or_default();
         let after = words.get(next + 1).map_or("", |word| core(word));
         next += 1;
         if is_rate(word) {
@@ -19,6 +21,10 @@ fn masked_line(line: &str) -> String {
         if is_number(core(word)) && is_unit(after) {
             masked.push(word.replace(core(word), "TIME") + words[next].strip_prefix(after).unwrap_or_default());
             next += 1;
+            continue;
+        }
+        if proposes_node && is_node(word) {
+            masked.push("NODE".into());
             continue;
         }
         let is_first = masked.is_empty();
@@ -70,7 +76,7 @@ fn without_ports(word: &str) -> String {
 
 /// The word without the punctuation around it.
 fn core(word: &str) -> &str {
-    word.trim_matches(|c: char| "(),;:[]".contains(c))
+    word.trim_matches(|c: char| "(),;:.[]".contains(c))
 }
 
 fn is_number(word: &str) -> bool {
@@ -133,6 +139,8 @@ mod tests {
             ),
             ("    27  12:35:11.719  node_lost  n3 lost", "N CLOCK node_lost n3 lost"),
             ("n2 2 | gap of 217 ms: n1/6 -> n3/9", "n2 N | gap of TIME: n1/N -> n3/N"),
+            ("The cluster is up: 3 voters, leader n2.", "The cluster is up: 3 voters, leader NODE."),
+            ("  pando dev kill n3   kill a node", "pando dev kill NODE kill a node"),
             ("cluster dev: leader n3, 2 of 3 nodes up", "cluster dev: leader NODE, 2 of 3 nodes up"),
             ("is ready since 4.2 s (incarnation 5, pid 77)", "is ready since TIME (incarnation N, pid N)"),
         ] {

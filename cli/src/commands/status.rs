@@ -1,7 +1,7 @@
 //! `pando status`: the cluster in a glance.
 
 use clap::Args;
-use pando_protocol::message::ViewAge;
+use pando_protocol::message::{Freshness, ViewAge};
 use pando_protocol::view::{ClusterRow, NodeRow, NodeState, TreeRow};
 use serde::Serialize;
 
@@ -40,6 +40,8 @@ impl Status {
         let freshness = self.reading.freshness();
         let glance = with(target, async |connection| {
             let cluster = connection.cluster(freshness).await?;
+            // Where no leader was found, it need not be searched for twice more.
+            let freshness = if cluster.view.confirmed { freshness } else { Freshness::Stale };
             let nodes = connection.nodes(freshness).await?;
             let mut trees = connection.tree(None, freshness).await?;
             trees.value.retain(|row| row.path.depth() == 1);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use openraft::impls::TokioRuntime;
 use pando_protocol::message::{Answer, Call, Channel};
+use pando_protocol::rejection::Rejection;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Api;
@@ -65,6 +66,9 @@ impl Api {
                 }
             };
             match tried {
+                Tried::Answered(Err(Rejection::Unknown)) => {
+                    (was_sent, last_seen) = (true, "leadership was lost on the way".into());
+                }
                 Tried::Answered(answer) => return Forwarded::Answered(answer),
                 Tried::Lost(why) => (was_sent, last_seen) = (true, why),
                 Tried::NotDone(why) => last_seen = why,

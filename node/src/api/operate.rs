@@ -7,6 +7,7 @@ use pando_protocol::ids::{NodeName, Path};
 use pando_protocol::message::{Answer, Call, Channel, Found, Freshness, Query, Reply};
 use pando_protocol::rejection::Rejection;
 use pando_protocol::spec::Signal;
+use pando_protocol::view::Kind;
 
 use super::Api;
 use super::forward::Forwarded;
@@ -29,8 +30,13 @@ impl Api {
             Reply::Found { found: Found::Tree(rows), .. } => rows.into_iter().find(|row| row.path == path),
             _ => None,
         };
+        let is_supervisor = row.as_ref().is_some_and(|row| row.kind == Kind::Supervisor);
         let Some(node) = row.and_then(|row| row.node) else {
-            let why = "has no process that runs now: `pando explain` says why".to_owned();
+            let why = if is_supervisor {
+                format!("is a supervisor, and a supervisor has no process: name a child; `pando tree {path}` shows them")
+            } else {
+                format!("has no process that runs now: `pando explain {path}` says why")
+            };
             return Err(Rejection::WrongState { path, why });
         };
         let sent = if node == self.own {

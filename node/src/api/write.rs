@@ -11,8 +11,8 @@ use super::Api;
 use super::forward::{Forwarded, Led};
 use crate::control::{Control, NotProposed};
 
-/// A write has this long to reach a leader and a majority.
-pub(super) const WRITE_LIMIT: Duration = Duration::from_secs(8);
+/// A write has this long to reach a leader and a majority: less than a client gives one attempt (5 s), so that it hears why.
+pub(super) const WRITE_LIMIT: Duration = Duration::from_secs(4);
 
 impl Api {
     /// Has the leader apply a write. It carries the client's id and number, so that it may be tried again with each leader.

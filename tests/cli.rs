@@ -1,0 +1,81 @@
+//! The command line against real nodes: what goes to standard output, the names of JSON fields, and exit codes.
+
+use std::fs;
+use std::process::Output;
+
+use pando_tests::cluster::{Cluster, Options};
+use serde_json::Value;
+
+#[path = "cli/changing.rs"]
+mod changing;
+#[path = "cli/dev.rs"]
+mod dev;
+#[path = "cli/exit_codes.rs"]
+mod exit_codes;
+#[path = "cli/reading.rs"]
+mod reading;
+
+/// A command that ended.
+#[derive(Debug)]
+struct Ran {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Ran {
+    fn of(output: &Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
+    }
+
+    /// Checks the exit code, and gives what stands on standard output.
+    #[track_caller]
+    fn with_code(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "{self:#?}");
+        self
+    }
+
+    /// Standard output as one JSON value.
+    #[track_caller]
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:#?}"))
+    }
+
+    /// Standard output as one JSON value a line.
+    #[track_caller]
+    fn json_lines(&self) -> Vec<Value> {
+        let value = |line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        self.stdout.lines().map(value).collect()
+    }
+}
+
+/// Runs `pando` with the words of a line.
+#[track_caller]
+fn pando(cluster: &Cluster, line: &str) -> Ran {
+    Ran::of(&cluster.cli(&line.split(' ').collect::<Vec<_>>()))
+}
+
+/// A cluster of one voter.
+async fn one_node() -> Cluster {
+    Cluster::with(Options { voters: 1, ..Options::default() }).await
+}
+
+/// Writes a spec file into the folder in which `pando` runs.
+fn spec_file(cluster: &Cluster, name: &str, text: &str) {
+    fs::write(cluster.folder().join(name), text).expect("a spec file");
+}
+
+/// Two children: one stays; one crashes the first time, with last words, and stays from then on.
+const TREE: &str = r#"
+name = "t"
+
+[[children]]
+id = "stay"
+command = ["sleep", "infinity"]
+env = { GREETING = "hello" }
+
+[[children]]
+id = "once"
+command = ["sh", "-c", "test -e crashed && exec sleep infinity; touch crashed; echo 'last words' >&2; exit 3"]
+"#;
