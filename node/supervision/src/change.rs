@@ -115,8 +115,20 @@ impl<'a> Change<'a> {
 fn is_same(a: &HistoryEntry, b: &HistoryEntry) -> bool {
     let key = |entry: &HistoryEntry| {
         let cause = entry.cause.outermost()?;
-        let Cause { path: _, class, message: _, code, signal, incarnation: _, node: _, stderr } = cause;
-        Some((*class, *code, *signal, stderr.clone(), entry.charged))
+        let Cause { path: _, class, message, code, signal, incarnation: _, node: _, stderr } = cause;
+        let why = match class {
+            // These tell which node was lost, on what proof, or by whose word: one must not hide another.
+            CauseClass::NodeLost | CauseClass::Stopped => Some(message.clone()),
+            // These tell how long a process ran, which differs each time.
+            CauseClass::Normal
+            | CauseClass::Crash
+            | CauseClass::Unhealthy
+            | CauseClass::StartFailed
+            | CauseClass::ReaperLost
+            | CauseClass::Escalated
+            | CauseClass::AutoShutdown => None,
+        };
+        Some((*class, why, *code, *signal, stderr.clone(), entry.charged))
     };
     let single = |entry: &HistoryEntry| entry.cause.levels.len() == 1 && entry.earlier.is_empty();
     single(a) && single(b) && key(a).is_some() && key(a) == key(b)
@@ -159,4 +171,40 @@ pub(crate) fn budget(intensity: Intensity) -> String {
 /// A chain of one level.
 pub(crate) fn chain(cause: Cause) -> Arc<CauseChain> {
     Arc::new(CauseChain::of(cause))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(class: CauseClass, message: &str) -> HistoryEntry {
+        let path: Path = "/t/a".parse().unwrap();
+        let cause = Cause { class, ..escalated(&path, message.into()) };
+        let (payer, decision) = (String::new(), String::new());
+        HistoryEntry {
+            cause: chain(cause),
+            charged: false,
+            payer,
+            decision,
+            count: 1,
+            first: 0,
+            last: 0,
+            earlier: vec![],
+        }
+    }
+
+    #[test]
+    fn losses_of_different_nodes_or_on_different_proof_stay_apart_in_the_history() {
+        let lost = |message| entry(CauseClass::NodeLost, message);
+        let by_lease = lost("node n1 lost: silent beyond its lease");
+        assert!(is_same(&by_lease, &by_lease.clone()));
+        assert!(!is_same(&by_lease, &lost("node n2 lost: silent beyond its lease")));
+        assert!(!is_same(&by_lease, &lost("node n1 lost: its process died (obituary)")));
+    }
+
+    #[test]
+    fn equal_crashes_are_one_line_however_long_each_of_them_ran() {
+        let crash = |message| entry(CauseClass::Crash, message);
+        assert!(is_same(&crash("exit code 1 after 12 ms"), &crash("exit code 1 after 15 ms")));
+    }
 }
