@@ -33,7 +33,9 @@ impl Api {
         let is_supervisor = row.as_ref().is_some_and(|row| row.kind == Kind::Supervisor);
         let Some(node) = row.and_then(|row| row.node) else {
             let why = if is_supervisor {
-                format!("is a supervisor, and a supervisor has no process: name a child; `pando tree {path}` shows them")
+                format!(
+                    "is a supervisor, and a supervisor has no process: name a child; `pando tree {path}` shows them"
+                )
             } else {
                 format!("has no process that runs now: `pando explain {path}` says why")
             };
