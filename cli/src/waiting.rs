@@ -18,6 +18,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The first look may take this long even where the limit is shorter: a limit of zero asks how it is now.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 
+/// What is waited for must hold for so long: some looks, and a few crashes of a child that crashes at once.
+const HOLD: Duration = Duration::from_millis(500);
+
 /// What one look at the cluster showed.
 pub enum Look<T> {
     /// It is so.
@@ -63,20 +66,43 @@ pub async fn until<T>(
     }
 }
 
-/// Waits until everything at and below `path` that should run is ready.
+/// Waits until everything at and below `path` that should run is ready, and stays so for a moment.
 ///
 /// # Errors
 /// The tree failed, with its causes; the limit passed; or there is no such path.
 pub async fn until_whole(connection: &Connection, path: &Path, limit: Duration) -> Result<Settled, Failure> {
     let what = format!("{path} to be whole");
+    let mut steady = Steady { hold: HOLD.min(limit / 2), since: None };
     until(&what, limit, async || {
         let read = connection.settled(path.clone()).await?;
         if !read.view.confirmed {
             return Ok(Look::Unsure(unconfirmed(&read.view)));
         }
-        judge(path, read.value)
+        Ok(steady.judge(Instant::now(), judge(path, read.value)?))
     })
     .await
+}
+
+/// A child without a probe is ready as soon as it is started: one that crashes at once makes its tree whole for an instant,
+/// again and again.
+struct Steady {
+    hold: Duration,
+    since: Option<Instant>,
+}
+
+impl Steady {
+    fn judge(&mut self, now: Instant, look: Look<Settled>) -> Look<Settled> {
+        match look {
+            Look::There(settled) if now - *self.since.get_or_insert(now) < self.hold => {
+                Look::NotYet(format!("{} of {} ready, since a moment", settled.ready, settled.configured))
+            }
+            Look::There(settled) => Look::There(settled),
+            other => {
+                self.since = None;
+                other
+            }
+        }
+    }
 }
 
 fn judge(path: &Path, settled: Settled) -> Result<Look<Settled>, Failure> {
@@ -114,6 +140,19 @@ mod tests {
         assert_eq!(failure.code, Some(Code::Failed));
         let text = format!("{:#}", failure.error.unwrap());
         assert!(text.contains("6 crashes in 10 s") && text.contains("`pando restart shop`"), "{text}");
+    }
+
+    #[test]
+    fn a_tree_counts_as_whole_only_when_it_stays_so() {
+        let shop: Path = "/shop".parse().unwrap();
+        let (start, ms) = (Instant::now(), Duration::from_millis);
+        let mut steady = Steady { hold: HOLD, since: None };
+        let mut look = |at, ready| steady.judge(start + ms(at), judge(&shop, settled(ready, None)).unwrap());
+        assert!(matches!(look(0, 2), Look::NotYet(_)));
+        assert!(matches!(look(400, 1), Look::NotYet(_)), "it crashed");
+        assert!(matches!(look(500, 2), Look::NotYet(_)));
+        assert!(matches!(look(999, 2), Look::NotYet(_)));
+        assert!(matches!(look(1_000, 2), Look::There(_)));
     }
 
     #[tokio::test(start_paused = true)]

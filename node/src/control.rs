@@ -56,6 +56,8 @@ impl<R: AsyncRuntime> Clone for Control<R> {
 pub struct Proposal {
     /// The command.
     pub command: Command,
+    /// The only leadership of this node, by [`Leadership::round`], in which it may be written; `None`: in any.
+    pub round: Option<u64>,
     /// Where its outcome goes, once it is applied here.
     pub reply: oneshot::Sender<Result<Outcome, NotProposed>>,
 }
@@ -159,10 +161,7 @@ impl<R: AsyncRuntime> Control<R> {
 
     /// Sends a command to the proposer, in order, and returns what will be its outcome.
     pub async fn submit(&self, command: Command) -> oneshot::Receiver<Result<Outcome, NotProposed>> {
-        let (reply, outcome) = oneshot::channel();
-        // A proposer that is gone drops the reply, and the receiver says so.
-        _ = self.proposals.send(Proposal { command, reply }).await;
-        outcome
+        self.send(command, None).await
     }
 
     /// Puts a command into the log and waits until it is applied here.
@@ -170,7 +169,22 @@ impl<R: AsyncRuntime> Control<R> {
     /// # Errors
     /// [`NotProposed`]; *unknown* also where the node is about to stop.
     pub async fn propose(&self, command: Command) -> Result<Outcome, NotProposed> {
-        self.submit(command).await.await.unwrap_or(Err(NotProposed::Unknown))
+        self.send(command, None).await.await.unwrap_or(Err(NotProposed::Unknown))
+    }
+
+    /// The same for a command that follows from what was seen in one leadership of this node, and is false in any other.
+    ///
+    /// # Errors
+    /// [`NotProposed::NotLeader`] where that leadership is over; else as [`Self::propose`].
+    pub async fn propose_in(&self, round: u64, command: Command) -> Result<Outcome, NotProposed> {
+        self.send(command, Some(round)).await.await.unwrap_or(Err(NotProposed::Unknown))
+    }
+
+    async fn send(&self, command: Command, round: Option<u64>) -> oneshot::Receiver<Result<Outcome, NotProposed>> {
+        let (reply, outcome) = oneshot::channel();
+        // A proposer that is gone drops the reply, and the receiver says so.
+        _ = self.proposals.send(Proposal { command, round, reply }).await;
+        outcome
     }
 
     /// Whether this node leads now, by a round that begins after this call.

@@ -76,6 +76,12 @@ impl Launcher {
         while self.ended.is_none() {
             self.wait(None);
         }
+        if let Some(signal) = self.ended.and_then(WaitStatus::terminating_signal) {
+            say(&format!(
+                "pando-node launch: signal {signal} ended the node; its guard ends and reports what ran there, then the \
+                 container ends with {KILLED}, to be started again\n"
+            ));
+        }
         let until = Instant::now() + GUARD_LIMIT;
         let mut left = self.reap();
         while left && Instant::now() < until {

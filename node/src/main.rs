@@ -28,6 +28,14 @@ fn main() -> ExitCode {
     match words.next().as_deref().and_then(|word| word.to_str()) {
         Some("guard") => guard::main(&mut report_death),
         Some("launch") => launcher::main(words),
+        Some("--help" | "-h" | "help") => {
+            _ = io::stdout().write_all(HELP.as_bytes());
+            ExitCode::SUCCESS
+        }
+        Some("--version" | "-V") => {
+            _ = writeln!(io::stdout(), "pando-node {}", env!("CARGO_PKG_VERSION"));
+            ExitCode::SUCCESS
+        }
         Some("run") => run(Arguments::parse_from(std::iter::once(program).chain(words))),
         _ => {
             _ = io::stderr().write_all(HELP.as_bytes());

@@ -82,7 +82,7 @@ pub async fn run(config: Config) -> Result<()> {
     let leave = CancellationToken::new();
     let mut tasks = JoinSet::new();
 
-    let voter = match config.voters.contains_key(&config.name) {
+    let mut voter = match config.voters.contains_key(&config.name) {
         true => Some(Voter::start(&config, &folder, &identity, &peers, &stop).await?),
         false => None,
     };
@@ -120,7 +120,7 @@ pub async fn run(config: Config) -> Result<()> {
         tasks.spawn(http::serve(web, control, stop.clone()));
     }
 
-    let ended = until_the_end(&config, runner, feeds, voter.as_ref(), leave).await;
+    let ended = until_the_end(&config, runner, feeds, voter.as_mut(), &mut tasks, leave).await;
     // In order: children, then what told of them, then Raft.
     if ended.is_ok() {
         children.shutdown(GUARD_LIMIT).await;
@@ -214,19 +214,21 @@ async fn until_the_end(
     config: &Config,
     runner: NodeRunner,
     feeds: Feeds,
-    voter: Option<&Voter>,
+    voter: Option<&mut Voter>,
+    tasks: &mut JoinSet<()>,
     leave: CancellationToken,
 ) -> Result<()> {
     let mut told = Told::new(config.exit_with_stdin).context("cannot listen for signals")?;
     let mut running = tokio::spawn(runner.run(feeds));
-    let control = voter.map(|voter| voter.control.clone());
+    let control = voter.as_ref().map(|voter| voter.control.clone());
     let mut fatal = std::pin::pin!(raft_ends(voter));
     let mut is_leaving = false;
     loop {
         tokio::select! {
             biased;
             ended = &mut running => return ended.context("the runner panicked")?.map_err(RunnerError::into),
-            why = &mut fatal => bail!("raft cannot go on: {why}"),
+            why = &mut fatal => bail!("the control plane cannot go on: {why}"),
+            Some(Err(panicked)) = tasks.join_next() => bail!("a task of this node panicked, which is a bug: {panicked}"),
             why = told.order_to_go() => {
                 if is_leaving {
                     bail!("told to go twice ({why}): what still runs here is killed");
@@ -242,11 +244,10 @@ async fn until_the_end(
     }
 }
 
-/// Why Raft cannot go on, when that happens; never on an agent.
-async fn raft_ends(voter: Option<&Voter>) -> String {
-    let Some(voter) = voter else { return std::future::pending().await };
-    match voter.ended().await {
-        Some(why) => why,
+/// Why the control plane cannot go on, when that happens; never on an agent.
+async fn raft_ends(voter: Option<&mut Voter>) -> String {
+    match voter {
+        Some(voter) => voter.ended().await,
         None => std::future::pending().await,
     }
 }

@@ -44,6 +44,8 @@ pub enum PeerAnswer {
     },
     /// It was not; why.
     NotSignalled(String),
+    /// The node lost leadership, or gave up, on the way: the call may or may not have been acted on.
+    Lost,
 }
 
 /// One item of a stream between nodes.

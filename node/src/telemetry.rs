@@ -15,10 +15,13 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::control::Control;
 
+/// What is logged unless `PANDO_LOG` says otherwise. openraft warns of each heartbeat that a voter misses, twenty a second for
+/// as long as it is down; that it is down is told once, with its name, when its session ends.
+const USUAL_LOG: &str = "info,openraft=error,chunked_wal=warn,raft_log=warn,quinn=warn";
+
 /// Starts writing logs to standard error: `info` and above, or what `PANDO_LOG` says.
 pub fn start_logging() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("PANDO_LOG")
-        .unwrap_or_else(|_| "info,openraft=warn,quinn=warn".into());
+    let filter = tracing_subscriber::EnvFilter::try_from_env("PANDO_LOG").unwrap_or_else(|_| USUAL_LOG.into());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
 }
 
@@ -120,5 +123,45 @@ pub fn tree_ready<R: AsyncRuntime>(control: &Control<R>, tree: &str) -> Result<(
         Some(settled) => {
             Err(format!("{} of {} ready; {}", settled.ready, settled.configured, settled.missing.join("; ")))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_voter_that_is_down_does_not_fill_the_log_with_its_missed_heartbeats() {
+        let written = Written::default();
+        let writer = written.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_env_filter(USUAL_LOG)
+            .with_writer(move || writer.clone())
+            .with_ansi(false)
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!(target: "openraft::core::heartbeat::worker", "failed to send a heartbeat");
+            tracing::info!(target: "chunked_wal::file_lock", "lock acquired");
+            tracing::error!(target: "openraft::core::raft_core", "raft stops");
+            tracing::info!(target: "pando_node::node", "the node starts");
+        });
+        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        let lines: Vec<_> = text.lines().map(|line| line.rsplit(": ").next().unwrap()).collect();
+        assert_eq!(lines, ["raft stops", "the node starts"]);
     }
 }

@@ -114,10 +114,25 @@ impl Voter {
         Ok(Self { control, service, raft, failed, tasks })
     }
 
-    /// Why Raft cannot go on, once that is so: the process must end then.
-    pub async fn ended(&self) -> Option<String> {
-        let mut failed = self.failed.clone();
-        failed.wait_for(Option::is_some).await.ok().and_then(|why| why.clone())
+    /// Why the control plane cannot go on, once that is so: the process must end then. Its tasks end only with the node, so
+    /// that one which ends before is a reason too.
+    pub async fn ended(&mut self) -> String {
+        let Self { failed, tasks, .. } = self;
+        let mut reason = failed.clone();
+        tokio::select! {
+            biased;
+            why = failed.wait_for(Option::is_some) => {
+                why.ok().and_then(|why| why.clone()).unwrap_or_else(|| "its watch has ended".into())
+            }
+            Some(ended) = tasks.join_next() => match ended {
+                // Where Raft has ended, its tasks may notice before the reason is told.
+                Ok(()) => match tokio::time::timeout(REASON_LIMIT, reason.wait_for(Option::is_some)).await {
+                    Ok(Ok(why)) => why.clone().unwrap_or_default(),
+                    _ => "one of its tasks has ended".into(),
+                },
+                Err(panicked) => format!("one of its tasks panicked, which is a bug: {panicked}"),
+            },
+        }
     }
 
     /// Ends Raft, and waits for its tasks. `stop` must be cancelled before.
@@ -169,6 +184,8 @@ const RULES: Rules =
     Rules { apply: pando_supervision::apply, version: |cluster| cluster.head.rules, known: pando_supervision::RULES };
 /// A transfer has this long to come true.
 const TRANSFER_LIMIT: Duration = Duration::from_secs(5);
+/// The reason for the end of a task is told within this.
+const REASON_LIMIT: Duration = Duration::from_millis(500);
 /// Raft and its tasks have this long to end.
 const END_LIMIT: Duration = Duration::from_secs(3);
 

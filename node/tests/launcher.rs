@@ -9,10 +9,13 @@ const LIMIT: Duration = Duration::from_secs(20);
 #[test]
 fn it_ends_with_the_code_of_its_program_or_70() {
     let launch = |script: &str| {
-        Command::new(PROGRAM).args(["launch", "--", "sh", "-c", script]).status().unwrap().code().unwrap()
+        let ended = Command::new(PROGRAM).args(["launch", "--", "sh", "-c", script]).output().unwrap();
+        (ended.status.code().unwrap(), String::from_utf8(ended.stderr).unwrap())
     };
-    assert_eq!(launch("exit 7"), 7);
-    assert_eq!(launch("kill -KILL $$"), 70);
+    assert_eq!(launch("exit 7"), (7, String::new()));
+    let (code, said) = launch("kill -KILL $$");
+    assert_eq!(code, 70);
+    assert!(said.contains("signal 9 ended the node"), "{said}");
     let missing = Command::new(PROGRAM).args(["launch", "--", "no-such-program"]).output().unwrap();
     assert_eq!(missing.status.code(), Some(127));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("cannot run no-such-program"));

@@ -65,7 +65,7 @@ pub enum Rejection {
         why: String,
     },
     /// The caller's certificate does not allow this.
-    #[error("this needs a certificate with the role {needed}, yours has {yours}: use another context or --cert")]
+    #[error("this needs a certificate with the role {needed}, yours has {yours}: use another context or --identity")]
     Forbidden {
         /// The role that is needed.
         needed: String,

@@ -31,7 +31,7 @@ use crate::programs;
 use crate::wait::wait_until;
 
 /// Bound for anything that takes milliseconds when all is well.
-pub const SOON: Duration = Duration::from_secs(20);
+pub const SOON: Duration = Duration::from_secs(60);
 
 /// How a cluster is made.
 #[derive(Debug, Clone)]

@@ -1,5 +1,6 @@
 //! To the leader, here or over there, until it answers or time is up.
 
+use std::io;
 use std::time::Duration;
 
 use openraft::impls::TokioRuntime;
@@ -23,6 +24,16 @@ pub(super) enum Forwarded {
     TimedOut { was_sent: bool, last_seen: String },
 }
 
+/// What became of a call on the node that should lead.
+pub(super) enum Led {
+    /// It is answered.
+    Answered(Answer),
+    /// This node does not lead, and did nothing.
+    NotLeader,
+    /// Leadership was lost on the way: it may or may not have been acted on.
+    Lost,
+}
+
 enum Tried {
     Answered(Answer),
     /// It was sent, and no answer came.
@@ -40,8 +51,11 @@ impl Api {
         while Instant::now() < end {
             let tried = if control.leads() {
                 match timeout(end - Instant::now(), self.lead(call.clone())).await {
-                    Ok(Some(answer)) => Tried::Answered(answer),
-                    Ok(None) => Tried::Lost("leadership was lost".into()),
+                    Ok(Led::Answered(answer)) => Tried::Answered(answer),
+                    Ok(Led::NotLeader) => {
+                        Tried::NotDone("no majority of the voters confirms this node as leader".into())
+                    }
+                    Ok(Led::Lost) => Tried::Lost("leadership was lost".into()),
                     Err(_) => Tried::Lost("a majority of the voters does not answer".into()),
                 }
             } else {
@@ -76,21 +90,24 @@ impl Api {
             biased;
             answer = answer => match answer {
                 Ok(PeerAnswer::Led(answer)) => Tried::Answered(answer),
+                Ok(PeerAnswer::Lost) => Tried::Lost(format!("{name} lost leadership, or its majority")),
                 Ok(_) => Tried::NotDone(format!("{name} does not lead")),
+                // Nothing was sent.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Tried::NotDone(error.to_string()),
                 Err(error) => Tried::Lost(format!("{name}: {error}")),
             },
             _ = moved => Tried::Lost(format!("{name} does not lead any more")),
         }
     }
 
-    /// Answers a call as the leader; `None` where this node does not lead, or lost leadership on the way.
-    pub(super) async fn lead(&self, call: Call) -> Option<Answer> {
-        let control = self.control.as_ref().filter(|control| control.leads())?;
+    /// Answers a call as the leader.
+    pub(super) async fn lead(&self, call: Call) -> Led {
+        let Some(control) = self.control.as_ref().filter(|control| control.leads()) else { return Led::NotLeader };
         match call {
             Call::Write(write) => self.write_here(control, write).await,
             Call::Read { query, .. } => self.read_here(control, query).await,
-            Call::Transfer { to } => Some(self.transfer_here(control, to).await),
-            Call::Kill { .. } | Call::Events { .. } | Call::Logs { .. } => None,
+            Call::Transfer { to } => Led::Answered(self.transfer_here(control, to).await),
+            Call::Kill { .. } | Call::Events { .. } | Call::Logs { .. } => Led::NotLeader,
         }
     }
 }

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use openraft::impls::TokioRuntime;
 use pando_protocol::ids::{NodeName, Path};
-use pando_protocol::message::{Answer, Call, Channel, Reply};
+use pando_protocol::message::{Answer, Call, Channel, Found, Freshness, Query, Reply};
 use pando_protocol::rejection::Rejection;
 use pando_protocol::spec::Signal;
-use pando_supervision::trees;
+use pando_protocol::view::Kind;
 
 use super::Api;
 use super::forward::Forwarded;
 use super::write::no_leader;
-use crate::control::{Control, Urgency};
+use crate::control::Control;
 use crate::peer::{PeerAnswer, PeerCall};
 use crate::transport::Lane;
 
@@ -25,39 +25,34 @@ impl Api {
     /// Sends a signal to the process that runs at `path`, on whichever node that is by this node's state.
     pub(super) async fn kill(&self, path: Path, signal: Signal) -> Answer {
         let Some(control) = &self.control else { return Err(no_leader(SIGNAL_LIMIT, "an agent holds no state")) };
-        if control.leads() {
-            _ = control.prove(Urgency::Now).await; // The newest state where it can be had, ours otherwise.
-        }
-        let cluster = control.cluster();
-        if cluster.member(&path).is_none() {
-            return Err(Rejection::NoSuchPath { nearest: trees::nearest(&cluster, &path), path });
-        }
-        let Some(run) = cluster.run(&path).cloned() else {
-            let why = match cluster.supervisor(&path) {
-                Some(_) => format!(
+        // By the leader's state where it can be had: this node may not have heard yet of what a client saw there.
+        let row = match self.read(Query::Tree(Some(path.clone())), Freshness::Linearizable).await? {
+            Reply::Found { found: Found::Tree(rows), .. } => rows.into_iter().find(|row| row.path == path),
+            _ => None,
+        };
+        let is_supervisor = row.as_ref().is_some_and(|row| row.kind == Kind::Supervisor);
+        let Some(node) = row.and_then(|row| row.node) else {
+            let why = if is_supervisor {
+                format!(
                     "is a supervisor, and a supervisor has no process: name a child; `pando tree {path}` shows them"
-                ),
-                None => format!("has no process that runs now: `pando explain {path}` says why"),
+                )
+            } else {
+                format!("has no process that runs now: `pando explain {path}` says why")
             };
             return Err(Rejection::WrongState { path, why });
         };
-        let sent = if run.node == self.own {
+        let sent = if node == self.own {
             self.children
                 .signal(path.clone(), signal)
                 .await
                 .map(|sent| (sent.incarnation, sent.pid))
                 .map_err(|e| e.to_string())
         } else {
-            let address = cluster.nodes.get(&run.node).map(|node| node.address.clone()).unwrap_or_default();
+            let known = control.published.borrow().cluster.nodes.get(&node).map(|node| node.address.clone());
+            let address = known.or_else(|| self.voters.get(&node).cloned()).unwrap_or_default();
             let question = PeerCall::Signal { path: path.clone(), signal };
-            let call = self.peers.call::<_, PeerAnswer>(
-                Lane::Call,
-                Channel::Peer,
-                &run.node,
-                &address,
-                &question,
-                SIGNAL_LIMIT,
-            );
+            let call =
+                self.peers.call::<_, PeerAnswer>(Lane::Call, Channel::Peer, &node, &address, &question, SIGNAL_LIMIT);
             match call.await {
                 Ok(PeerAnswer::Signalled { incarnation, pid }) => Ok((incarnation, pid)),
                 Ok(PeerAnswer::NotSignalled(why)) => Err(why),
@@ -66,9 +61,9 @@ impl Api {
             }
         };
         match sent {
-            Ok((incarnation, pid)) => Ok(Reply::Killed { incarnation, node: run.node, pid }),
+            Ok((incarnation, pid)) => Ok(Reply::Killed { incarnation, node, pid }),
             Err(why) => {
-                let why = format!("was not signalled on {}: {why}; `pando tree` shows where it runs now", run.node);
+                let why = format!("was not signalled on {node}: {why}; `pando tree` shows where it runs now");
                 Err(Rejection::WrongState { path, why })
             }
         }

@@ -11,7 +11,7 @@ use pando_protocol::view::ClusterRow;
 use pando_supervision::{Cluster, report, trees};
 
 use super::Api;
-use super::forward::Forwarded;
+use super::forward::{Forwarded, Led};
 use super::write::no_leader;
 use crate::control::{Control, Urgency};
 
@@ -22,6 +22,7 @@ impl Api {
     /// Answers a query as fresh as it asks.
     pub(super) async fn read(&self, query: Query, freshness: Freshness) -> Answer {
         let Some(control) = &self.control else { return Err(no_leader(READ_LIMIT, "an agent holds no state")) };
+        let asked = tokio::time::Instant::now();
         if freshness == Freshness::Linearizable {
             let call = Call::Read { query: query.clone(), freshness };
             if let Forwarded::Answered(answer) = self.to_leader(control, &call, READ_LIMIT).await {
@@ -29,15 +30,20 @@ impl Api {
             }
         }
         let found = self.find(control, query).await?;
-        Ok(Reply::Found { found, view: self.view(control, false) })
+        let unanswered = asked.elapsed();
+        let mut view = self.view(control, false);
+        // Nobody has confirmed it for at least so long, whoever this node takes for the leader.
+        view.age_ms = view.age_ms.max(u64::try_from(unanswered.as_millis()).unwrap_or(u64::MAX));
+        Ok(Reply::Found { found, view })
     }
 
     /// Answers a query as the leader, after a proof of leadership that begins now.
-    pub(super) async fn read_here(&self, control: &Control<TokioRuntime>, query: Query) -> Option<Answer> {
+    pub(super) async fn read_here(&self, control: &Control<TokioRuntime>, query: Query) -> Led {
         if !control.prove(Urgency::Now).await {
-            return None;
+            return Led::NotLeader;
         }
-        Some(self.find(control, query).await.map(|found| Reply::Found { found, view: self.view(control, true) }))
+        let found = self.find(control, query).await;
+        Led::Answered(found.map(|found| Reply::Found { found, view: self.view(control, true) }))
     }
 
     async fn find(&self, control: &Control<TokioRuntime>, query: Query) -> Result<Found, Rejection> {
@@ -90,10 +96,14 @@ impl Api {
 /// The state with its time carried on to now, as the next stamp would: uptimes and rates would stand still otherwise, since an
 /// idle cluster stamps only every 10 s. While no leader is known no time passes for the cluster.
 fn as_of_now(control: &Control<TokioRuntime>) -> Cluster {
-    let published = control.published.borrow();
-    let mut cluster = published.cluster.clone();
-    if control.leadership.borrow().leader.is_some() {
-        cluster.head.now += published.at.elapsed();
+    let has_leader = control.leadership.borrow().leader.is_some();
+    // Not both at once: whoever holds one and waits for the other may wait for ever behind a writer.
+    let (mut cluster, at) = {
+        let published = control.published.borrow();
+        (published.cluster.clone(), published.at)
+    };
+    if has_leader {
+        cluster.head.now += at.elapsed();
     }
     cluster
 }

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use pando_protocol::ids::NodeName;
 use pando_protocol::message::{Answer, Call, Channel, Item};
 use pando_protocol::rejection::Rejection;
+use tokio::time::sleep;
 
 use super::Api;
 use super::write::no_leader;
@@ -13,37 +15,69 @@ use crate::transport::{IncomingStream, Lane};
 /// A voter has this long to take the call.
 const DIAL_LIMIT: Duration = Duration::from_secs(1);
 
+/// A voter has this long to begin to answer a read; it answers without a leader after 2 s.
+const READ_LIMIT: Duration = Duration::from_secs(4);
+
+enum Passed {
+    /// The client has what there was, or is gone.
+    On,
+    /// This voter answered nothing: another may be asked.
+    Nothing,
+}
+
 impl Api {
     /// Passes a call on to the first voter that takes it, and its answer back, frame by frame.
     pub(super) async fn relay(&self, call: Call, mut stream: IncomingStream) {
         for (name, address) in &self.voters {
-            let Ok((mut writer, mut reader)) =
-                self.peers.open(Lane::Call, Channel::Client, name, address, DIAL_LIMIT).await
-            else {
-                continue;
-            };
-            if writer.send(&call).await.is_err() {
-                continue;
-            }
-            writer.finish();
-            let gone = stream.writer.stopped();
-            tokio::pin!(gone);
-            loop {
-                let body: Bytes = tokio::select! {
-                    biased;
-                    () = &mut gone => return,
-                    body = reader.next_body() => match body {
-                        Ok(Some(body)) => body,
-                        // The client reads the end of the stream as a lost reply, and tries again with the same number.
-                        Ok(None) | Err(_) => return stream.writer.finish(),
-                    },
-                };
-                if stream.writer.send_frames(&framed(&body)).await.is_err() {
-                    return;
-                }
+            match self.pass_on(&call, name, address, &mut stream).await {
+                Passed::On => return stream.writer.finish(),
+                Passed::Nothing => {}
             }
         }
-        self.nobody(call, stream).await;
+        match call {
+            Call::Logs { path, tail, follow } => {
+                let note = "no voter answers this agent: only what it wrote itself is shown";
+                _ = stream.writer.send(&Item::Note(note.into())).await;
+                self.stream_logs(path, tail, follow, stream).await;
+            }
+            call => self.nobody(call, stream).await,
+        }
+    }
+
+    async fn pass_on(&self, call: &Call, name: &NodeName, address: &str, stream: &mut IncomingStream) -> Passed {
+        let opened = self.peers.open(Lane::Call, Channel::Client, name, address, DIAL_LIMIT).await;
+        let Ok((mut writer, mut reader)) = opened else { return Passed::Nothing };
+        if writer.send(call).await.is_err() {
+            return Passed::Nothing;
+        }
+        writer.finish();
+        // A signal and a transfer are done once at most; the others may be asked again: a write carries its number.
+        let (may_ask_another, limit) = match call {
+            Call::Read { .. } => (true, Some(READ_LIMIT)),
+            Call::Write(_) | Call::Events { .. } | Call::Logs { .. } => (true, None),
+            Call::Kill { .. } | Call::Transfer { .. } => (false, None),
+        };
+        let gone = stream.writer.stopped();
+        tokio::pin!(gone);
+        let mut is_first = true;
+        loop {
+            let silence = limit.filter(|_| is_first);
+            let body: Bytes = tokio::select! {
+                biased;
+                () = &mut gone => return Passed::On,
+                body = reader.next_body() => match body {
+                    Ok(Some(body)) => body,
+                    Ok(None) | Err(_) if is_first && may_ask_another => return Passed::Nothing,
+                    // The client reads the end of the stream as a lost reply.
+                    Ok(None) | Err(_) => return Passed::On,
+                },
+                () = sleep(silence.unwrap_or_default()), if silence.is_some() => return Passed::Nothing,
+            };
+            is_first = false;
+            if stream.writer.send_frames(&framed(&body)).await.is_err() {
+                return Passed::On;
+            }
+        }
     }
 
     async fn nobody(&self, call: Call, mut stream: IncomingStream) {

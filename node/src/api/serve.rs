@@ -9,6 +9,8 @@ use pando_protocol::rejection::Rejection;
 use tokio::time::timeout;
 
 use super::Api;
+use super::forward::Led;
+use super::write::WRITE_LIMIT;
 use crate::peer::{PeerAnswer, PeerCall};
 use crate::transport::IncomingStream;
 
@@ -33,7 +35,7 @@ impl Api {
             _ = stream.writer.send(&refusal).await;
             return stream.writer.finish();
         }
-        if self.control.is_none() && !matches!(call, Call::Logs { .. }) {
+        if self.control.is_none() {
             return self.relay(call, stream).await;
         }
         match call {
@@ -53,9 +55,11 @@ impl Api {
     pub async fn serve_peer(self: Arc<Self>, mut stream: IncomingStream) {
         let Ok(Ok(call)) = timeout(REQUEST_LIMIT, stream.reader.expect::<PeerCall>()).await else { return };
         let answer = match call {
-            PeerCall::Lead(call) => match self.lead(call).await {
-                Some(answer) => PeerAnswer::Led(answer),
-                None => PeerAnswer::NotLeader,
+            // Whoever asked has given up after that, and tries again.
+            PeerCall::Lead(call) => match timeout(WRITE_LIMIT, self.lead(call)).await {
+                Ok(Led::Answered(answer)) => PeerAnswer::Led(answer),
+                Ok(Led::NotLeader) => PeerAnswer::NotLeader,
+                Ok(Led::Lost) | Err(_) => PeerAnswer::Lost,
             },
             PeerCall::Signal { path, signal } => match self.children.signal(path, signal).await {
                 Ok(sent) => PeerAnswer::Signalled { incarnation: sent.incarnation, pid: sent.pid },

@@ -8,11 +8,11 @@ use pando_protocol::rejection::Rejection;
 use pando_supervision::{Command, Done};
 
 use super::Api;
-use super::forward::Forwarded;
+use super::forward::{Forwarded, Led};
 use crate::control::{Control, NotProposed};
 
 /// A write has this long to reach a leader and a majority: less than a client gives one attempt (5 s), so that it hears why.
-const WRITE_LIMIT: Duration = Duration::from_secs(4);
+pub(super) const WRITE_LIMIT: Duration = Duration::from_secs(4);
 
 impl Api {
     /// Has the leader apply a write. It carries the client's id and number, so that it may be tried again with each leader.
@@ -25,16 +25,15 @@ impl Api {
         }
     }
 
-    /// Applies a write as the leader; `None` where this node does not lead and nothing was written. Where leadership was lost on
-    /// the way, it may or may not be applied: [`Rejection::Unknown`].
-    pub(super) async fn write_here(&self, control: &Control<TokioRuntime>, write: Write) -> Option<Answer> {
-        match control.propose(Command::Write(write)).await {
-            Ok(Ok(Done::Changed(changed))) => Some(Ok(Reply::Changed(changed))),
-            Ok(Ok(other)) => Some(Err(Rejection::Internal(format!("a write was answered with {other:?}")))),
-            Ok(Err(refused)) => Some(Err(refused)),
-            Err(NotProposed::NotLeader) => None,
-            Err(NotProposed::Unknown) => Some(Err(Rejection::Unknown)),
-        }
+    /// Applies a write as the leader.
+    pub(super) async fn write_here(&self, control: &Control<TokioRuntime>, write: Write) -> Led {
+        Led::Answered(match control.propose(Command::Write(write)).await {
+            Ok(Ok(Done::Changed(changed))) => Ok(Reply::Changed(changed)),
+            Ok(Ok(other)) => Err(Rejection::Internal(format!("a write was answered with {other:?}"))),
+            Ok(Err(refused)) => Err(refused),
+            Err(NotProposed::NotLeader) => return Led::NotLeader,
+            Err(NotProposed::Unknown) => return Led::Lost,
+        })
     }
 }
 

@@ -116,7 +116,9 @@ pub async fn prove<R: AsyncRuntime>(
         let Some(ProofRequest { urgency, reply }) = question else { return };
         let raft = raft.clone();
         drop(R::spawn(async move {
-            _ = reply.send(is_proven(&raft, urgency, limit).await);
+            // Waiting until all is applied has no limit of its own.
+            let proven = R::timeout(limit * 2, is_proven(&raft, urgency, limit)).await;
+            _ = reply.send(proven.unwrap_or(false));
         }));
     }
 }

@@ -70,6 +70,19 @@ impl<R: AsyncRuntime> Proposer<R> {
     /// Answers *not leader* while another node leads, and proposes while this one does.
     pub async fn run(mut self) {
         loop {
+            let led = self.leadership.borrow_and_update().clone();
+            // Another term than the one that is known to be ready has an own first entry of its own: it is told soon.
+            if led.leads
+                && let Ok(leader) = self.raft.as_leader()
+                && leader.to_committed_leader_id().term == led.term
+            {
+                let id = leader.to_committed_leader_id();
+                drop(leader);
+                self.lead(id, led.round).await;
+                if self.leadership.borrow().round != led.round {
+                    continue;
+                }
+            }
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return,
@@ -78,14 +91,6 @@ impl<R: AsyncRuntime> Proposer<R> {
                     Some(proposal) => answer(proposal.reply, Err(NotProposed::NotLeader)),
                     None => return,
                 },
-            }
-            let led = self.leadership.borrow_and_update().clone();
-            if led.leads
-                && let Ok(leader) = self.raft.as_leader()
-            {
-                let id = leader.to_committed_leader_id();
-                drop(leader);
-                self.lead(id, led.round).await;
             }
         }
     }
@@ -99,18 +104,23 @@ impl<R: AsyncRuntime> Proposer<R> {
         let mut waiting: Vec<Proposal> = Vec::new();
         let mut last_tick = clock.now();
         loop {
+            let is_over = {
+                let led = self.leadership.borrow();
+                !led.leads || led.round != round
+            };
+            if is_over || self.stop.is_cancelled() {
+                waiting.into_iter().for_each(|proposal| answer(proposal.reply, Err(NotProposed::NotLeader)));
+                return;
+            }
+            let mut is_tick = false;
             if waiting.is_empty() {
                 let tick = clock.instant(self.tick_due(last_tick));
                 tokio::select! {
                     biased;
                     () = self.stop.cancelled() => return,
-                    changed = self.leadership.changed() => {
-                        let led = self.leadership.borrow_and_update();
-                        if changed.is_err() || !led.leads || led.round != round { return }
-                        continue;
-                    }
+                    changed = self.leadership.changed() => if changed.is_err() { return } else { continue },
                     count = self.proposals.recv_many(&mut waiting, MOST_COMMANDS) => if count == 0 { return },
-                    () = R::sleep_until(tick) => last_tick = clock.now(),
+                    () = R::sleep_until(tick) => (last_tick, is_tick) = (clock.now(), true),
                 }
             } else {
                 // What was left over from the last entry goes on at once, with what came meanwhile.
@@ -119,6 +129,11 @@ impl<R: AsyncRuntime> Proposer<R> {
                 {
                     waiting.push(proposal);
                 }
+            }
+            refuse_others(round, &mut waiting);
+            // What was only for an earlier leadership is no reason for an entry.
+            if waiting.is_empty() && !is_tick {
+                continue;
             }
             self.write(&clock, &id, &mut waiting).await;
         }
@@ -159,6 +174,13 @@ impl<R: AsyncRuntime> Proposer<R> {
 
 type Replies = Vec<oneshot::Sender<Result<Outcome, NotProposed>>>;
 
+/// Answers those that belong to another leadership of this node.
+fn refuse_others(round: u64, waiting: &mut Vec<Proposal>) {
+    for proposal in waiting.extract_if(.., |proposal| proposal.round.is_some_and(|only| only != round)) {
+        answer(proposal.reply, Err(NotProposed::NotLeader));
+    }
+}
+
 /// As many of those that wait as one entry takes, in order; a tick where none does.
 fn take(waiting: &mut Vec<Proposal>) -> (Vec<Command>, Replies) {
     let mut bytes = 0;
@@ -171,7 +193,7 @@ fn take(waiting: &mut Vec<Proposal>) -> (Vec<Command>, Replies) {
         count += 1;
     }
     let (mut commands, mut replies) = (Vec::with_capacity(count.max(1)), Vec::with_capacity(count));
-    for Proposal { command, reply } in waiting.drain(..count) {
+    for Proposal { command, round: _, reply } in waiting.drain(..count) {
         commands.push(command);
         replies.push(reply);
     }
@@ -205,4 +227,33 @@ fn answer_all(replies: Replies, outcomes: Option<Outcomes>) {
 fn answer(reply: oneshot::Sender<Result<Outcome, NotProposed>>, outcome: Result<Outcome, NotProposed>) {
     // Whoever asked may have given up; that is theirs to do.
     _ = reply.send(outcome);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proposal(round: Option<u64>) -> (Proposal, oneshot::Receiver<Result<Outcome, NotProposed>>) {
+        let (reply, outcome) = oneshot::channel();
+        (Proposal { command: Command::Tick, round, reply }, outcome)
+    }
+
+    #[test]
+    fn what_was_found_in_an_earlier_leadership_is_not_written_in_this_one() {
+        let ((any, _any), (old, mut refused), (ours, _ours)) = (proposal(None), proposal(Some(1)), proposal(Some(2)));
+        let mut waiting = vec![any, old, ours];
+        refuse_others(2, &mut waiting);
+        assert_eq!(waiting.iter().map(|proposal| proposal.round).collect::<Vec<_>>(), [None, Some(2)]);
+        assert_eq!(refused.try_recv(), Ok(Err(NotProposed::NotLeader)));
+    }
+
+    #[test]
+    fn an_entry_takes_what_fits_and_is_a_tick_where_nothing_waits() {
+        let (commands, replies) = take(&mut Vec::new());
+        assert_eq!((commands, replies.len()), (vec![Command::Tick], 0));
+        let mut waiting: Vec<_> = (0..MOST_COMMANDS).map(|_| proposal(None).0).collect();
+        let (commands, _) = take(&mut waiting);
+        assert_eq!(commands.len(), MOST_BYTES / USUAL_BYTES);
+        assert_eq!(commands.len() + waiting.len(), MOST_COMMANDS);
+    }
 }

@@ -1,9 +1,10 @@
 //! Answers questions about Raft itself: its voters, and where leadership should be.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use openraft::AsyncRuntime;
 use openraft::async_runtime::watch::WatchReceiver;
+use openraft::{AsyncRuntime, Instant};
 use pando_protocol::ids::NodeName;
 use pando_protocol::view::VoterRow;
 use tokio::sync::mpsc;
@@ -66,26 +67,91 @@ async fn transfer<R: AsyncRuntime>(
     to: Option<NodeName>,
     limit: Duration,
 ) -> Result<NodeName, String> {
-    let voters = voters(raft);
-    let others = || voters.iter().filter(|voter| voter.raft_id != own);
-    let target = match &to {
-        Some(name) => voters.iter().find(|voter| voter.name == *name),
-        None => others().filter(|voter| voter.lag.is_some()).min_by_key(|voter| voter.lag),
-    };
-    let Some(target) = target else {
-        let names: Vec<_> = others().map(|voter| voter.name.to_string()).collect();
-        return Err(format!("only another voter can lead; the others are: {}", names.join(", ")));
-    };
+    let target = choose(&voters(raft), own, to.as_ref(), &answering(raft))?;
     if target.raft_id == own {
-        return Ok(target.name.clone());
+        return Ok(target.name);
     }
     raft.trigger().transfer_leader(target.raft_id).await.map_err(|fatal| fatal.to_string())?;
     let metrics = raft.wait(Some(limit));
     let leads = metrics.metrics(|metrics| metrics.current_leader == Some(target.raft_id), "the new leader leads").await;
     match leads {
-        Ok(_) => Ok(target.name.clone()),
+        Ok(_) => Ok(target.name),
         Err(_) => Err(format!(
             "it does not lead after {limit:?}: is it up, and how far behind? `pando cluster status` shows both"
         )),
+    }
+}
+
+/// The voters that answered this leader a moment ago.
+fn answering<R: AsyncRuntime>(raft: &Raft<R>) -> BTreeSet<RaftId> {
+    let metrics = raft.metrics();
+    let metrics = metrics.borrow_watched();
+    let heartbeats = metrics.heartbeat.iter().flatten();
+    let fresh = heartbeats
+        .filter(|(_, heard)| heard.as_ref().is_some_and(|heard| heard.into_inner().elapsed() < ANSWERED_WITHIN));
+    fresh.map(|(id, _)| *id).collect()
+}
+
+/// Who is to lead: never one that does not answer, since the leader stops beating before it knows whether the other leads.
+fn choose(
+    voters: &[VoterRow],
+    own: RaftId,
+    to: Option<&NodeName>,
+    answering: &BTreeSet<RaftId>,
+) -> Result<VoterRow, String> {
+    let others: Vec<_> = voters.iter().filter(|voter| voter.raft_id != own).collect();
+    if others.is_empty() {
+        return Err("there is no other voter".into());
+    }
+    let is_there = |voter: &VoterRow| voter.raft_id == own || answering.contains(&voter.raft_id);
+    match to {
+        None => {
+            let there = others.into_iter().filter(|voter| is_there(voter) && voter.lag.is_some());
+            let nearest = there.min_by_key(|voter| voter.lag).cloned();
+            nearest.ok_or_else(|| "no other voter answers: `pando cluster status` shows them".into())
+        }
+        Some(name) => match voters.iter().find(|voter| voter.name == *name) {
+            Some(voter) if is_there(voter) => Ok(voter.clone()),
+            Some(_) => Err("it does not answer: start it, or let another voter lead".into()),
+            None => {
+                let names: Vec<_> = others.iter().map(|voter| voter.name.to_string()).collect();
+                Err(format!("only another voter can lead; the others are: {}", names.join(", ")))
+            }
+        },
+    }
+}
+
+/// A voter that has answered within this long is there. Many heartbeats of a LAN, and two of a wide area network.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn voter(name: &str, raft_id: RaftId, lag: u64) -> VoterRow {
+        VoterRow { name: name.parse().unwrap(), raft_id, address: String::new(), lag: Some(lag) }
+    }
+
+    #[test]
+    fn leadership_is_moved_only_to_a_voter_that_answers() {
+        let voters = [voter("n1", 1, 0), voter("n2", 2, 0), voter("n3", 3, 7)];
+        let choose = |to: Option<&str>, answering: &[RaftId]| {
+            let to = to.map(|name| name.parse().unwrap());
+            let chosen = choose(&voters, 1, to.as_ref(), &answering.iter().copied().collect());
+            chosen.map(|voter| voter.raft_id)
+        };
+        assert_eq!(choose(None, &[2, 3]), Ok(2));
+        assert_eq!(choose(None, &[3]), Ok(3), "the other one's log is as near, but it is gone");
+        assert!(choose(None, &[]).unwrap_err().contains("no other voter answers"));
+        assert_eq!(choose(Some("n3"), &[3]), Ok(3));
+        assert_eq!(choose(Some("n1"), &[]), Ok(1));
+        assert!(choose(Some("n2"), &[3]).unwrap_err().contains("does not answer"));
+        assert!(choose(Some("n9"), &[2, 3]).unwrap_err().contains("the others are: n2, n3"));
+    }
+
+    #[test]
+    fn one_voter_alone_has_nobody_to_lead_in_its_place() {
+        let alone = [voter("n1", 1, 0)];
+        assert_eq!(choose(&alone, 1, None, &BTreeSet::new()), Err("there is no other voter".into()));
     }
 }

@@ -67,6 +67,12 @@ pub struct Published<R: AsyncRuntime> {
 #[derive(Debug, Clone)]
 pub struct EventFeed(broadcast::Sender<Arc<Vec<Event>>>);
 
+impl Default for EventFeed {
+    fn default() -> Self {
+        Self(broadcast::Sender::new(EVENT_BACKLOG))
+    }
+}
+
 impl EventFeed {
     /// Every batch of events from now on. Who lags more than [`EVENT_BACKLOG`] batches is told how many were lost.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<Vec<Event>>> {
@@ -117,7 +123,7 @@ impl<R: AsyncRuntime> StateMachine<R> {
             panics: 0,
         };
         let (published, watcher) = watch::channel(first);
-        let events = EventFeed(broadcast::Sender::new(EVENT_BACKLOG));
+        let events = EventFeed::default();
         let machine =
             Self { rules, snapshots, cluster, applied, membership, panics: 0, published, events: events.clone() };
         Ok((machine, watcher, events))

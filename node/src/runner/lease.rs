@@ -22,6 +22,8 @@ pub struct Lease {
     answered: (u64, BootTime),
     /// Since when the guard owes the word that it counts on the newest kill time.
     unconfirmed_since: Option<BootTime>,
+    /// When the guard's silence was judged last.
+    judged: BootTime,
 }
 
 /// A beat to be sent.
@@ -38,7 +40,7 @@ pub struct Beat {
 impl Lease {
     /// A lease of a session that was asked for at `asked`.
     pub fn granted(length: Duration, asked: BootTime) -> Self {
-        Self { length, sent: VecDeque::new(), next: 1, answered: (0, asked), unconfirmed_since: None }
+        Self { length, sent: VecDeque::new(), next: 1, answered: (0, asked), unconfirmed_since: None, judged: asked }
     }
 
     /// A beat, sent at `now`.
@@ -85,8 +87,14 @@ impl Lease {
         self.unconfirmed_since = None;
     }
 
-    /// Whether the guard has owed its word for half a lease: the node then ends, since nobody may be there to fence.
-    pub fn guard_is_silent(&self, now: BootTime) -> bool {
+    /// Whether the guard has owed its word for half a lease: the node then ends, since nobody may be there to fence. A node that
+    /// did not run itself for a third of a lease may just not have heard it yet, and begins to count anew.
+    pub fn guard_is_silent(&mut self, now: BootTime) -> bool {
+        let paused = now.since(self.judged) > self.length / 3;
+        self.judged = now;
+        if paused {
+            self.unconfirmed_since = self.unconfirmed_since.map(|_| now);
+        }
         self.unconfirmed_since.is_some_and(|since| now.since(since) >= self.length / 2)
     }
 }
@@ -123,14 +131,27 @@ mod tests {
         assert_eq!(lease.end(), at(2_300));
     }
 
+    /// Judges every 100 ms from `from` on, and says when the guard was found silent, before `until`.
+    fn silent(lease: &mut Lease, from: u64, until: u64) -> Option<u64> {
+        (from..until).step_by(100).find(|ms| lease.guard_is_silent(at(*ms)))
+    }
+
     #[test]
     fn a_guard_that_owes_its_word_for_half_a_lease_is_silent() {
         let mut lease = Lease::granted(LEASE, at(0));
         lease.told_guard(at(100));
         lease.told_guard(at(900));
-        assert!(!lease.guard_is_silent(at(1_099)));
-        assert!(lease.guard_is_silent(at(1_100)));
+        assert_eq!(silent(&mut lease, 100, 9_000), Some(1_100));
         lease.guard_confirmed();
-        assert!(!lease.guard_is_silent(at(9_000)));
+        assert_eq!(silent(&mut lease, 1_200, 9_000), None);
+    }
+
+    #[test]
+    fn a_node_that_did_not_run_does_not_blame_its_guard() {
+        let mut lease = Lease::granted(LEASE, at(0));
+        lease.told_guard(at(100));
+        assert_eq!(silent(&mut lease, 100, 300), None);
+        assert!(!lease.guard_is_silent(at(60_000)), "the word may wait to be read");
+        assert_eq!(silent(&mut lease, 60_100, 90_000), Some(61_000));
     }
 }

@@ -1,12 +1,15 @@
 //! What runs on this node under one session, and what the cluster was not told of yet.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use openraft::AsyncRuntime;
 use pando_protocol::cause::Exit;
 use pando_protocol::ids::{Incarnation, Path};
 use pando_protocol::session::{Desired, Observation, Wanted};
 use pando_supervision::desired::Local;
+
+use crate::guard::BootTime;
 
 /// The runs of a session.
 #[derive(Debug)]
@@ -57,13 +60,15 @@ impl<R: AsyncRuntime> Runs<R> {
         self.runs.iter().map(|(number, held)| (*number, (held.path.clone(), held.state))).collect()
     }
 
-    /// Forgets runs that are over and that the state does not name any more: no newer state ever will.
+    /// Forgets runs that are over and that the state does not name any more, since no newer state ever will; and how the last
+    /// run of a path ended, once no run of that path follows here.
     pub fn forget(&mut self, desired: &Desired) {
-        let named = |number: &Incarnation| {
-            desired.run.iter().any(|wanted| wanted.incarnation == *number)
-                || desired.end.iter().any(|ending| ending.incarnation == *number)
-        };
-        self.runs.retain(|number, held| held.state != Local::Over || named(number));
+        let wanted = desired.run.iter().map(|wanted| (wanted.incarnation, &wanted.path));
+        let named: BTreeMap<Incarnation, &Path> =
+            wanted.chain(desired.end.iter().map(|ending| (ending.incarnation, &ending.path))).collect();
+        self.runs.retain(|number, held| held.state != Local::Over || named.contains_key(number));
+        let paths: BTreeSet<&Path> = named.into_values().chain(self.runs.values().map(|held| &held.path)).collect();
+        self.exits.retain(|path, _| paths.contains(path));
     }
 
     /// Takes up a run that is to start when its delay has passed since the exit before it, or since `now`.
@@ -141,31 +146,53 @@ impl<R: AsyncRuntime> Runs<R> {
     }
 }
 
+/// Observations that are said again at once, so that many of them do not crowd out beats.
+const SAID_AT_ONCE: usize = 256;
+
 /// Observations that the cluster was not told of, or has not confirmed.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    waiting: VecDeque<(u64, Observation)>,
+    waiting: VecDeque<Said>,
     last: u64,
 }
 
+#[derive(Debug)]
+struct Said {
+    number: u64,
+    observation: Observation,
+    /// When it was said last.
+    at: BootTime,
+}
+
 impl Outbox {
-    /// Numbers an observation and keeps it.
-    pub fn push(&mut self, observation: Observation) -> (u64, Observation) {
+    /// Numbers an observation and keeps it; it is said at `now`.
+    pub fn push(&mut self, observation: Observation, now: BootTime) -> (u64, Observation) {
         self.last += 1;
-        self.waiting.push_back((self.last, observation.clone()));
+        self.waiting.push_back(Said { number: self.last, observation: observation.clone(), at: now });
         (self.last, observation)
     }
 
     /// Observations up to `through` are applied.
     pub fn applied(&mut self, through: u64) {
-        while self.waiting.front().is_some_and(|(number, _)| *number <= through) {
+        while self.waiting.front().is_some_and(|said| said.number <= through) {
             self.waiting.pop_front();
         }
     }
 
     /// What is not confirmed, in order.
-    pub fn unconfirmed(&self) -> impl Iterator<Item = &(u64, Observation)> {
-        self.waiting.iter()
+    pub fn unconfirmed(&self) -> impl Iterator<Item = (u64, &Observation)> {
+        self.waiting.iter().map(|said| (said.number, &said.observation))
+    }
+
+    /// The oldest of those that were said at least `after` ago without being confirmed, in order; they are said again now.
+    pub fn overdue(&mut self, now: BootTime, after: Duration) -> Vec<(u64, Observation)> {
+        let overdue = self.waiting.iter_mut().take(SAID_AT_ONCE).filter(|said| now.since(said.at) >= after);
+        overdue
+            .map(|said| {
+                said.at = now;
+                (said.number, said.observation.clone())
+            })
+            .collect()
     }
 
     /// Whether everything is confirmed.
@@ -177,7 +204,6 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Duration;
 
     use openraft::Instant;
     use openraft::impls::TokioRuntime;
@@ -231,12 +257,42 @@ mod tests {
     }
 
     #[test]
+    fn how_a_path_ended_is_forgotten_once_no_run_follows_here() {
+        let mut runs = Runs::<TokioRuntime>::default();
+        runs.take_up(wanted(1, None, 0), Moment::now());
+        runs.exited(&"/t/a".parse().unwrap(), Incarnation(1), Moment::now(), None);
+        let mut desired = Desired { session: SessionId(1), index: 5, run: vec![wanted(2, Some(1), 0)], end: vec![] };
+        runs.forget(&desired);
+        assert_eq!(runs.exits.len(), 1);
+        desired.run.clear();
+        runs.forget(&desired);
+        assert_eq!(runs.exits.len(), 0);
+    }
+
+    fn at(ms: u64) -> BootTime {
+        BootTime::after_boot(Duration::from_millis(ms))
+    }
+
+    #[test]
     fn an_outbox_keeps_what_is_not_confirmed_in_order() {
         let mut outbox = Outbox::default();
         for _ in 0..3 {
-            outbox.push(Observation::Leaving);
+            outbox.push(Observation::Leaving, at(0));
         }
         outbox.applied(2);
-        assert_eq!(outbox.unconfirmed().map(|(number, _)| *number).collect::<Vec<_>>(), [3]);
+        assert_eq!(outbox.unconfirmed().map(|(number, _)| number).collect::<Vec<_>>(), [3]);
+    }
+
+    #[test]
+    fn an_outbox_says_again_what_had_its_time_and_only_so_much_at_once() {
+        let mut outbox = Outbox::default();
+        for number in 0..300 {
+            outbox.push(Observation::Leaving, at(number));
+        }
+        let numbers = |said: Vec<(u64, Observation)>| said.iter().map(|(number, _)| *number).collect::<Vec<_>>();
+        assert_eq!(numbers(outbox.overdue(at(202), Duration::from_millis(200))), [1, 2, 3]);
+        assert_eq!(numbers(outbox.overdue(at(203), Duration::from_millis(200))), [4]);
+        let all: Vec<u64> = (1..=256).collect();
+        assert_eq!(numbers(outbox.overdue(at(9_000), Duration::from_millis(200))), all);
     }
 }

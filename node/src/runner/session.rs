@@ -28,6 +28,8 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(30);
 const LAST_WORD_LIMIT: Duration = Duration::from_secs(2);
 /// After a session is over, its processes have this long to be gone before a new one is asked for without that proof.
 const LINGER_LIMIT: Duration = Duration::from_secs(2);
+/// A guard that does not do its duty is killed, and what it ran has this long to be gone before the node ends.
+const CLEAN_UP_LIMIT: Duration = Duration::from_secs(10);
 
 /// What a node tells of itself when it asks for a session.
 #[derive(Debug, Clone)]
@@ -48,24 +50,36 @@ pub struct Facts {
 
 /// What starts and stops processes: [`super::children::Children`], or what a simulator puts in its place.
 pub trait Processes: Send + 'static {
+    /// The clock by which [`Self::renew`] kills, and leases count.
+    fn now(&self) -> BootTime;
     /// Starts a run.
     fn start(&mut self, path: Path, incarnation: Incarnation, session: SessionId, spec: Arc<ProcessSpec>);
     /// Asks a run to end, by its spec's signal and grace.
     fn stop(&mut self, incarnation: Incarnation);
+    /// Kills a run, without grace.
+    fn kill(&mut self, incarnation: Incarnation);
     /// Sends a signal to a run's main process, and says so.
     fn signal(&mut self, incarnation: Incarnation, signal: Signal, reply: SignalReply);
     /// Everything under the session is killed at `kill_at`, unless it is renewed before.
     fn renew(&mut self, session: SessionId, kill_at: BootTime);
     /// Kills everything under the session now.
     fn end_session(&mut self, session: SessionId);
+    /// Kills whoever should kill at `kill_at` and does not answer: [`ChildEvent::GuardLost`] follows when nothing is left.
+    fn kill_guard(&mut self);
 }
 
 impl Processes for Children {
+    fn now(&self) -> BootTime {
+        BootTime::now()
+    }
     fn start(&mut self, path: Path, incarnation: Incarnation, session: SessionId, spec: Arc<ProcessSpec>) {
         Self::start(self, Start { path, incarnation, session, spec });
     }
     fn stop(&mut self, incarnation: Incarnation) {
         Self::stop(self, incarnation);
+    }
+    fn kill(&mut self, incarnation: Incarnation) {
+        Self::kill(self, incarnation);
     }
     fn signal(&mut self, incarnation: Incarnation, signal: Signal, reply: SignalReply) {
         let children = self.clone();
@@ -80,6 +94,9 @@ impl Processes for Children {
     fn end_session(&mut self, session: SessionId) {
         Self::end_session(self, session);
     }
+    fn kill_guard(&mut self) {
+        Self::kill_guard(self);
+    }
 }
 
 /// Where the word about a signal goes.
@@ -91,9 +108,15 @@ pub enum RunnerError {
     /// The guard died.
     #[error("the guard has died: nobody could fence what runs here")]
     GuardLost,
-    /// The guard does not answer.
-    #[error("the guard has not confirmed a lease for {0:?}: nobody may be there to fence what runs here")]
+    /// The guard did not answer. It was killed, and nothing that it ran is left.
+    #[error("the guard had not confirmed a lease for {0:?}, so that nobody fenced what ran here: all of it was killed")]
     GuardSilent(Duration),
+    /// The guard did not answer, and what it ran could not be killed in time.
+    #[error(
+        "the guard had not confirmed a lease for {0:?}, and what it ran may still run: look for processes with \
+         PANDO_SESSION in their environment, and kill them before you start this node again"
+    )]
+    NotCleanedUp(Duration),
     /// The session could not be written down before anything starts under it.
     #[error(
         "the session could not be written to {path}: free some space or repair the disk, then start the node again"
@@ -159,6 +182,10 @@ pub struct Runner<R: AsyncRuntime, P: Processes> {
     lingering: BTreeSet<SessionId>,
     requests: mpsc::Receiver<Request>,
     dice: fn() -> u64,
+    /// Told to go: no new session is asked for.
+    is_leaving: bool,
+    /// Why no session was granted, as it was told last.
+    refusal: Option<String>,
 }
 
 enum Standing<R: AsyncRuntime> {
@@ -190,6 +217,17 @@ struct Leaving {
     /// Since when everything has stopped here.
     at_rest: Option<BootTime>,
     said_left: bool,
+    /// What did not stop in time was killed.
+    lost_patience: bool,
+}
+
+/// Why the loop goes on.
+enum Input {
+    ToldToGo,
+    Child(Option<ChildEvent>),
+    Heard(Heard),
+    Request(Request),
+    Time,
 }
 
 /// What runs goes through here: what the loop needs from outside.
@@ -213,9 +251,22 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         dice: fn() -> u64,
     ) -> (Self, RunnerHandle) {
         let (handle, requests) = mpsc::channel(64);
-        let asking = Asking { nonce: dice(), first: None, not_before: BootTime::now() };
+        let asking = Asking { nonce: dice(), first: None, not_before: processes.now() };
         let (standing, lingering) = (Standing::Asking(asking), BTreeSet::new());
-        (Self { facts, pace, voters, processes, record, standing, lingering, requests, dice }, RunnerHandle(handle))
+        let runner = Self {
+            facts,
+            pace,
+            voters,
+            processes,
+            record,
+            standing,
+            lingering,
+            requests,
+            dice,
+            is_leaving: false,
+            refusal: None,
+        };
+        (runner, RunnerHandle(handle))
     }
 
     /// Runs until `stop` and everything has stopped, or until the guard is lost.
@@ -224,9 +275,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
     /// [`RunnerError`]: the node must end, since its children may not be fenced.
     pub async fn run(mut self, mut feeds: Feeds) -> Result<(), RunnerError> {
         let mut beat_at = R::Instant::now();
-        let mut told_to_go = false;
         loop {
-            self.check_time()?;
             if self.has_left() {
                 return Ok(());
             }
@@ -234,19 +283,26 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
                 Standing::Held(session) => session.runs.next_start().map_or(beat_at, |start| start.min(beat_at)),
                 Standing::Asking(_) => beat_at,
             };
-            tokio::select! {
+            let input = tokio::select! {
                 biased;
-                () = feeds.stop.cancelled(), if !told_to_go => {
-                    told_to_go = true;
-                    if !self.leave() { return Ok(()) }
-                }
-                event = feeds.children.recv() => match event {
-                    Some(event) => self.child(event)?,
-                    None => return Err(RunnerError::GuardLost),
-                },
-                Some(heard) = feeds.heard.recv() => self.hear(heard)?,
-                Some(request) = self.requests.recv() => self.request(request),
-                () = R::sleep_until(wake) => {}
+                () = feeds.stop.cancelled(), if !self.is_leaving => Input::ToldToGo,
+                event = feeds.children.recv() => Input::Child(event),
+                Some(heard) = feeds.heard.recv() => Input::Heard(heard),
+                Some(request) = self.requests.recv() => Input::Request(request),
+                () = R::sleep_until(wake) => Input::Time,
+            };
+            // Before anything is done: a process that was stopped for a while goes on here, under a session that may be over.
+            if self.guard_is_silent() {
+                return Err(self.without_guard(&mut feeds.children).await);
+            }
+            self.end_lease();
+            match input {
+                Input::ToldToGo => self.leave(),
+                Input::Child(Some(event)) => self.child(event)?,
+                Input::Child(None) => return Err(RunnerError::GuardLost),
+                Input::Heard(heard) => self.hear(heard)?,
+                Input::Request(request) => self.request(request),
+                Input::Time => {}
             }
             self.start_due();
             if R::Instant::now() >= beat_at {
@@ -256,23 +312,40 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         }
     }
 
-    /// Ends a session whose lease has ended, and the node where its guard is silent.
-    fn check_time(&mut self) -> Result<(), RunnerError> {
-        let Standing::Held(session) = &self.standing else { return Ok(()) };
-        let now = BootTime::now();
-        if session.lease.guard_is_silent(now) {
-            return Err(RunnerError::GuardSilent(self.pace.lease / 2));
+    fn guard_is_silent(&mut self) -> bool {
+        let now = self.processes.now();
+        match &mut self.standing {
+            Standing::Held(session) => session.lease.guard_is_silent(now),
+            Standing::Asking(_) => false,
         }
-        if session.lease.is_over(now) {
+    }
+
+    /// Nobody may be there to fence what runs here: no more is beaten, and it is killed by way of its guard.
+    async fn without_guard(&mut self, children: &mut mpsc::Receiver<ChildEvent>) -> RunnerError {
+        let silent = self.pace.lease / 2;
+        tracing::error!("the guard does not confirm leases: it is killed with everything that runs here");
+        self.processes.kill_guard();
+        let gone = R::timeout(CLEAN_UP_LIMIT, async {
+            while children.recv().await.is_some_and(|event| event != ChildEvent::GuardLost) {}
+        });
+        match gone.await {
+            Ok(()) => RunnerError::GuardSilent(silent),
+            Err(_) => RunnerError::NotCleanedUp(silent),
+        }
+    }
+
+    /// Ends a session whose lease has ended.
+    fn end_lease(&mut self) {
+        let Standing::Held(session) = &self.standing else { return };
+        if session.lease.is_over(self.processes.now()) {
             tracing::warn!(session = %session.id, "the lease has ended: everything that ran under this session was killed");
             self.session_over();
         }
-        Ok(())
     }
 
     /// Asks, or beats and says again what is not confirmed.
     fn beat(&mut self) {
-        let now = BootTime::now();
+        let now = self.processes.now();
         match &mut self.standing {
             Standing::Asking(asking) => {
                 if self.lingering.is_empty() || now >= asking.not_before {
@@ -288,7 +361,9 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
                     answered_age: beat.answered_age,
                 };
                 self.voters.say(&word);
-                session.say_again(&self.voters, None);
+                for (number, observation) in session.outbox.overdue(now, self.pace.beat) {
+                    self.voters.say(&RunnerWord::Observe { session: session.id, number, observation });
+                }
             }
         }
     }
@@ -311,7 +386,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
             Heard::Connected(voter) => {
                 match &mut self.standing {
                     Standing::Asking(_) => self.beat(),
-                    Standing::Held(session) => session.say_again(&self.voters, Some(&voter)),
+                    Standing::Held(session) => session.say_again(&self.voters, &voter),
                 }
                 Ok(())
             }
@@ -324,19 +399,23 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
             return self.granted(nonce, session);
         }
         if let LeaderWord::Refused { nonce: _, why } = word {
-            tracing::error!(why, "no session is granted");
+            // It is asked again with each beat, and refused again.
+            if self.refusal.as_ref() != Some(&why) {
+                tracing::error!(why, "no session is granted");
+                self.refusal = Some(why);
+            }
             return Ok(());
         }
         let Standing::Held(session) = &mut self.standing else { return Ok(()) };
         if session.leader.as_ref() != Some(&voter) {
             // Another one leads: what was on its way to the last one may be lost.
             session.leader = Some(voter.clone());
-            session.say_again(&self.voters, Some(&voter));
+            session.say_again(&self.voters, &voter);
         }
         match word {
             LeaderWord::Answer { session: id, number } if id == session.id => {
                 if let Some(end) = session.lease.answered(number) {
-                    session.lease.told_guard(BootTime::now());
+                    session.lease.told_guard(self.processes.now());
                     self.processes.renew(id, end.minus(FENCE_MARGIN));
                 }
             }
@@ -359,16 +438,17 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         let Standing::Asking(asking) = &self.standing else { return Ok(()) };
         let Some(asked) = asking.first.filter(|_| asking.nonce == nonce) else { return Ok(()) };
         let mut lease = Lease::granted(self.pace.lease, asked);
-        if lease.is_over(BootTime::now()) {
+        if lease.is_over(self.processes.now()) {
             return Ok(());
         }
         // Before anything starts under it: the next node process proves it over by this file.
         self.record
             .begin(id, self.lingering.is_empty())
             .map_err(|source| RunnerError::Record { path: self.record.path(), source })?;
-        lease.told_guard(BootTime::now());
+        lease.told_guard(self.processes.now());
         self.processes.renew(id, lease.end().minus(FENCE_MARGIN));
         tracing::info!(session = %id, "a session is granted");
+        self.refusal = None;
         let (runs, outbox) = (Runs::default(), Outbox::default());
         self.standing = Standing::Held(Box::new(Session { id, lease, runs, outbox, leader: None, leaving: None }));
         self.beat();
@@ -377,7 +457,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
 
     /// The session is over for good: nothing is done or said under it any more.
     fn session_over(&mut self) {
-        let now = BootTime::now();
+        let now = self.processes.now();
         let asking = Asking { nonce: (self.dice)(), first: None, not_before: now.plus(LINGER_LIMIT) };
         if let Standing::Held(session) = std::mem::replace(&mut self.standing, Standing::Asking(asking)) {
             self.processes.end_session(session.id);
@@ -388,11 +468,14 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
     /// Makes what runs what should run.
     fn act(&mut self, desired: &Desired) {
         let Standing::Held(session) = &mut self.standing else { return };
-        if session.leaving.is_some() || !session.runs.admit(desired) {
+        if !session.runs.admit(desired) {
             return;
         }
+        let now = self.processes.now();
         for action in plan(desired, &session.runs.standing()) {
             match action {
+                // What was assigned before the cluster knew that this node goes is to end as soon as it knows.
+                Action::Start(_) if session.leaving.is_some() => {}
                 Action::Start(wanted) => session.runs.take_up(wanted, R::Instant::now()),
                 Action::Stop(ending) => {
                     session.runs.stopping(ending.incarnation);
@@ -401,7 +484,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
                 Action::Promise(ending) => {
                     session.runs.promise(&ending.path, ending.incarnation);
                     let (path, incarnation) = (ending.path, ending.incarnation);
-                    session.observe(&self.voters, Observation::NeverStarted { path, incarnation });
+                    session.observe(&self.voters, now, Observation::NeverStarted { path, incarnation });
                 }
             }
         }
@@ -425,27 +508,43 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
                     held.lease.guard_confirmed();
                 }
             }
-            ChildEvent::Fenced { session } => tracing::warn!(%session, "the guard has fenced this session"),
+            ChildEvent::Fenced { session } => {
+                if self.holds(session) {
+                    tracing::warn!(%session, "no beat was answered in time: the guard has killed what ran under this session");
+                    self.session_over();
+                }
+            }
             ChildEvent::Started { path, incarnation, pid, .. } => {
                 self.observe_alive(incarnation, Observation::Started { path, incarnation, pid });
             }
             ChildEvent::Ready { path, incarnation, .. } => {
                 self.observe_alive(incarnation, Observation::Ready { path, incarnation });
             }
-            ChildEvent::SessionGone { session } => _ = self.lingering.remove(&session),
+            ChildEvent::SessionGone { session } => {
+                if self.holds(session) {
+                    self.session_over();
+                }
+                self.lingering.remove(&session);
+            }
             ChildEvent::NeverStarted { path, incarnation } => self.never_started(path, incarnation),
             ChildEvent::Exited { path, incarnation, mut exit, .. } => {
+                let now = self.processes.now();
                 let Standing::Held(session) = &mut self.standing else { return Ok(()) };
                 if session.runs.exited(&path, incarnation, R::Instant::now(), Some(&mut exit)) {
-                    session.observe(&self.voters, Observation::Exited { path, incarnation, exit });
+                    session.observe(&self.voters, now, Observation::Exited { path, incarnation, exit });
                 }
             }
         }
         Ok(())
     }
 
+    fn holds(&self, id: SessionId) -> bool {
+        matches!(&self.standing, Standing::Held(session) if session.id == id)
+    }
+
     /// The guard did not start a run: as promised where it was asked to end, else a failed start.
     fn never_started(&mut self, path: Path, incarnation: Incarnation) {
+        let now = self.processes.now();
         let Standing::Held(session) = &mut self.standing else { return };
         let was_stopping =
             session.runs.standing().get(&incarnation).is_some_and(|(_, state)| *state == Local::Stopping);
@@ -459,13 +558,14 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
             let exit = Exit { how, ran: Duration::ZERO, healthy: None, out_of_memory: OutOfMemory::No, stderr: None };
             Observation::Exited { path, incarnation, exit }
         };
-        session.observe(&self.voters, observation);
+        session.observe(&self.voters, now, observation);
     }
 
     fn observe_alive(&mut self, incarnation: Incarnation, observation: Observation) {
+        let now = self.processes.now();
         let Standing::Held(session) = &mut self.standing else { return };
         if session.runs.is_alive(incarnation) {
-            session.observe(&self.voters, observation);
+            session.observe(&self.voters, now, observation);
         }
     }
 
@@ -483,12 +583,13 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         }
     }
 
-    /// Begins to go: says so, then stops everything itself, so that it also works when no leader answers. *False* where no
-    /// session is held, and nothing is there to end.
-    fn leave(&mut self) -> bool {
-        let Standing::Held(session) = &mut self.standing else { return false };
-        session.leaving = Some(Leaving { since: BootTime::now(), at_rest: None, said_left: false });
-        session.observe(&self.voters, Observation::Leaving);
+    /// Begins to go: says so, then stops everything itself, so that it also works when no leader answers.
+    fn leave(&mut self) {
+        self.is_leaving = true;
+        let now = self.processes.now();
+        let Standing::Held(session) = &mut self.standing else { return };
+        session.leaving = Some(Leaving { since: now, at_rest: None, said_left: false, lost_patience: false });
+        session.observe(&self.voters, now, Observation::Leaving);
         for (path, incarnation, state) in session.runs.alive() {
             match state {
                 Local::Running => {
@@ -497,51 +598,58 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
                 }
                 Local::Waiting => {
                     session.runs.promise(&path, incarnation);
-                    session.observe(&self.voters, Observation::NeverStarted { path, incarnation });
+                    session.observe(&self.voters, now, Observation::NeverStarted { path, incarnation });
                 }
                 Local::Stopping | Local::Over => {}
             }
         }
-        true
     }
 
-    /// Whether a node that was told to go is done: everything has stopped and the cluster knows, or it took too long.
+    /// Whether a node that was told to go is done: everything has stopped and the cluster knows, or it took too long, or no
+    /// session is held any more and nothing is there to tell.
     fn has_left(&mut self) -> bool {
-        let Standing::Held(session) = &mut self.standing else { return false };
-        let now = BootTime::now();
-        let is_at_rest = session.runs.alive().is_empty();
+        let now = self.processes.now();
+        let Standing::Held(session) = &mut self.standing else { return self.is_leaving };
         let Some(leaving) = &mut session.leaving else { return false };
-        if now.since(leaving.since) >= LEAVE_LIMIT {
-            return true;
-        }
-        if !is_at_rest {
-            return false;
+        let alive = session.runs.alive();
+        if !alive.is_empty() {
+            let took = now.since(leaving.since);
+            if took >= LEAVE_LIMIT && !leaving.lost_patience {
+                leaving.lost_patience = true;
+                alive.iter().for_each(|(_, incarnation, _)| self.processes.kill(*incarnation));
+            }
+            return took >= LEAVE_LIMIT + LAST_WORD_LIMIT;
         }
         let at_rest = *leaving.at_rest.get_or_insert(now);
-        if !leaving.said_left {
-            leaving.said_left = true;
-            session.observe(&self.voters, Observation::Left);
+        if now.since(at_rest) >= LAST_WORD_LIMIT {
+            return true;
+        }
+        // Not before all else is confirmed: the cluster may have assigned something before it knew that this node goes.
+        if !session.outbox.is_empty() {
             return false;
         }
-        let is_confirmed = session.outbox.is_empty();
-        is_confirmed || now.since(at_rest) >= LAST_WORD_LIMIT
+        if leaving.said_left {
+            return true;
+        }
+        leaving.said_left = true;
+        session.observe(&self.voters, now, Observation::Left);
+        false
     }
 }
 
 impl<R: AsyncRuntime> Session<R> {
-    fn observe(&mut self, voters: &Voters, observation: Observation) {
-        let (number, observation) = self.outbox.push(observation);
+    fn observe(&mut self, voters: &Voters, now: BootTime, observation: Observation) {
+        let (number, observation) = self.outbox.push(observation, now);
         voters.say(&RunnerWord::Observe { session: self.id, number, observation });
     }
 
-    /// Says what is not confirmed again, to one voter or to all.
-    fn say_again(&self, voters: &Voters, to: Option<&NodeName>) {
+    /// Says everything that is not confirmed to one voter, which may not have heard it.
+    fn say_again(&self, voters: &Voters, to: &NodeName) {
         for (number, observation) in self.outbox.unconfirmed() {
-            let word = RunnerWord::Observe { session: self.id, number: *number, observation: observation.clone() };
-            match to {
-                Some(voter) => voters.say_to(voter, &word),
-                None => voters.say(&word),
-            }
+            voters.say_to(to, &RunnerWord::Observe { session: self.id, number, observation: observation.clone() });
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

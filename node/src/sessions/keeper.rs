@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use openraft::{AsyncRuntime, Instant};
-use pando_protocol::ids::SessionId;
 use pando_protocol::session::{LeaderWord, Obituary, ObituaryReply};
 use pando_supervision::command::EndProof;
 use pando_supervision::{Command, Done};
@@ -95,29 +94,28 @@ impl<R: AsyncRuntime> Keeper<R> {
     }
 
     async fn lead(&mut self, round: u64) {
-        let sessions = self
-            .control
-            .cluster()
-            .nodes
-            .into_iter()
-            .flat_map(|(name, node)| node.sessions.keys().map(|id| (name.clone(), *id)).collect::<Vec<_>>());
-        let mut leases = Leases::take_over(R::Instant::now(), self.lease, sessions);
+        let mut leases = Leases::take_over(R::Instant::now(), self.lease, self.sessions());
+        let mut agree_at = R::Instant::now() + leases.longest_gap();
         let mut leadership = self.control.leadership.clone();
         let (proofs, mut proven) = mpsc::channel::<(Vec<Beat<R>>, bool)>(1);
         let (ends, mut ended) = mpsc::channel::<(Key, bool)>(WORDS_WAITING);
         let mut waiting: Vec<Beat<R>> = Vec::new();
         let mut is_proving = false;
         loop {
-            leases.look(R::Instant::now());
-            for key in leases.overdue(R::Instant::now()) {
-                self.end_session(key, EndProof::Lease, ends.clone());
+            let now = R::Instant::now();
+            leases.look(now);
+            if agree_at <= now {
+                agree_at = now + leases.longest_gap();
+                leases.agree(now, self.sessions());
+            }
+            for key in leases.overdue(now) {
+                self.end_session(round, key, ends.clone());
             }
             if !is_proving && !waiting.is_empty() {
                 is_proving = true;
                 self.prove(std::mem::take(&mut waiting), proofs.clone());
             }
-            let gap = R::Instant::now() + leases.longest_gap();
-            let wake = leases.next_end().map_or(gap, |end| end.min(gap));
+            let wake = leases.next_end().map_or(agree_at, |end| end.min(agree_at));
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return,
@@ -128,55 +126,64 @@ impl<R: AsyncRuntime> Keeper<R> {
                 Some((beats, is_proven)) = proven.recv() => {
                     is_proving = false;
                     leases.look(R::Instant::now());
-                    if is_proven { self.answer(&mut leases, beats); }
+                    if is_proven { self.judge(&mut leases, beats); }
                 }
-                Some((key, is_over)) = ended.recv() => if is_over { leases.over(&key) } else { leases.not_ended(&key) },
+                Some((key, is_over)) = ended.recv() => {
+                    if is_over { leases.over(&key) } else { leases.not_ended(R::Instant::now(), &key) }
+                }
+                Some((obituary, reply)) = self.obituaries.recv() => self.record(obituary, reply, ends.clone()),
                 word = self.words.recv() => match word {
-                    Some(Word::Beat(beat)) => if let Some(beat) = self.admit(&leases, beat) { waiting.push(beat) },
+                    Some(Word::Beat(beat)) => if waiting.len() < WORDS_WAITING { waiting.push(beat) },
                     Some(Word::Granted(key)) => leases.granted(R::Instant::now(), key),
                     None => return,
                 },
-                Some((obituary, reply)) = self.obituaries.recv() => self.record(obituary, reply, ends.clone()),
                 () = R::sleep_until(wake) => {}
             }
         }
     }
 
-    /// Lets a beat wait for a proof, or tells its runner that the session is over.
-    fn admit(&self, leases: &Leases<R::Instant>, beat: Beat<R>) -> Option<Beat<R>> {
-        if leases.may_answer(&beat.key, beat.answered_age) {
-            return Some(beat);
-        }
-        let (node, session) = &beat.key;
-        if self.control.published.borrow().cluster.session(node, *session).is_none() {
-            _ = beat.answer.try_send(LeaderWord::Over { session: *session });
-        }
-        None
+    /// The sessions that stand in the state.
+    fn sessions(&self) -> Vec<Key> {
+        let nodes = self.control.cluster().nodes;
+        nodes.iter().flat_map(|(name, node)| node.sessions.keys().map(|id| (name.clone(), *id))).collect()
     }
 
     fn prove(&self, beats: Vec<Beat<R>>, done: mpsc::Sender<(Vec<Beat<R>>, bool)>) {
-        let control = self.control.clone();
+        let (control, limit) = (self.control.clone(), self.lease);
         drop(R::spawn(async move {
-            let is_proven = control.prove(Urgency::Regular).await;
+            let is_proven = R::timeout(limit, control.prove(Urgency::Regular)).await.unwrap_or(false);
             _ = done.send((beats, is_proven)).await;
         }));
     }
 
-    fn answer(&self, leases: &mut Leases<R::Instant>, beats: Vec<Beat<R>>) {
+    /// Answers beats that arrived before a proof of leadership began. Only now is it known that a session which the state does
+    /// not name is over: one who leads no more knows nothing of what was granted since.
+    fn judge(&self, leases: &mut Leases<R::Instant>, beats: Vec<Beat<R>>) {
+        let cluster = self.control.cluster();
         for Beat { key, number, answered_age, arrived, answer } in beats {
-            if leases.may_answer(&key, answered_age) {
+            let (node, session) = &key;
+            // Where no room is, the next beat is answered.
+            if cluster.session(node, *session).is_none() {
+                _ = answer.try_send(LeaderWord::Over { session: *session });
+            } else if leases.may_answer(&key, answered_age) {
                 leases.answered(&key, arrived);
-                _ = answer.try_send(LeaderWord::Answer { session: key.1, number });
+                _ = answer.try_send(LeaderWord::Answer { session: *session, number });
             }
         }
     }
 
-    fn end_session(&self, key: Key, proof: EndProof, done: mpsc::Sender<(Key, bool)>) {
+    /// Only in this leadership: what was found here says nothing after another one, which may have answered since.
+    fn end_session(&self, round: u64, key: Key, done: mpsc::Sender<(Key, bool)>) {
         let control = self.control.clone();
         drop(R::spawn(async move {
             let (node, session) = key.clone();
+            if control.cluster().session(&node, session).is_none() {
+                _ = done.send((key, true)).await;
+                return;
+            }
             tracing::warn!(%node, %session, "silent beyond its lease: its session ends");
-            let outcome = control.propose(Command::EndSession { node, session, proof }).await;
+            let command = Command::EndSession { node, session, proof: EndProof::Lease };
+            let outcome = control.propose_in(round, command).await;
             _ = done.send((key, matches!(outcome, Ok(Ok(Done::Ended))))).await;
         }));
     }
@@ -197,7 +204,5 @@ impl<R: AsyncRuntime> Keeper<R> {
     }
 }
 
-/// The sessions that a word is about, for the streams.
-pub(super) fn key(node: &pando_protocol::ids::NodeName, session: SessionId) -> Key {
-    (node.clone(), session)
-}
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@
 //! from when it *sent* that beat, so the runner always ends first. A new leader, and one that did not run for a while, gives
 //! every session a full lease.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use openraft::Instant;
@@ -13,6 +13,9 @@ use pando_protocol::ids::{NodeName, SessionId};
 /// The time between the end of a lease for its runner and for the leader. It covers clock rates 0.1 % apart over a 20 s lease
 /// and the guard's wakeup; the guard kills another 150 ms before the lease ends.
 pub const MARGIN: Duration = Duration::from_millis(150);
+
+/// The pause before an end that could not be put into the log is tried again.
+const RETRY: Duration = Duration::from_millis(100);
 
 /// Which session.
 pub type Key = (NodeName, SessionId);
@@ -26,18 +29,18 @@ pub struct Leases<I> {
 }
 
 #[derive(Debug)]
-struct Standing<I> {
+enum Standing<I> {
     /// Silent beyond this: over.
-    until: I,
-    /// It was found over: never answered again, whatever comes.
-    is_ending: bool,
+    Until(I),
+    /// It was found over, and is never answered again, whatever comes. Its end goes into the log, for the next time at `again`.
+    Ending { again: Option<I> },
 }
 
 impl<I: Instant> Leases<I> {
     /// A leadership begins at `now`: every session gets a full lease.
     pub fn take_over(now: I, lease: Duration, sessions: impl IntoIterator<Item = Key>) -> Self {
         let until = now + lease + MARGIN;
-        let standing = sessions.into_iter().map(|key| (key, Standing { until, is_ending: false })).collect();
+        let standing = sessions.into_iter().map(|key| (key, Standing::Until(until))).collect();
         Self { lease, standing, last_look: now }
     }
 
@@ -47,11 +50,12 @@ impl<I: Instant> Leases<I> {
         let paused = now.saturating_duration_since(self.last_look) > self.lease / 5;
         self.last_look = now;
         if paused {
-            let until = now + self.lease + MARGIN;
-            self.standing
-                .values_mut()
-                .filter(|standing| !standing.is_ending)
-                .for_each(|standing| standing.until = until);
+            let full = now + self.lease + MARGIN;
+            for standing in self.standing.values_mut() {
+                if let Standing::Until(until) = standing {
+                    *until = full;
+                }
+            }
         }
     }
 
@@ -63,7 +67,17 @@ impl<I: Instant> Leases<I> {
     /// A session was granted.
     pub fn granted(&mut self, now: I, key: Key) {
         let until = now + self.lease + MARGIN;
-        self.standing.entry(key).or_insert(Standing { until, is_ending: false });
+        self.standing.entry(key).or_insert(Standing::Until(until));
+    }
+
+    /// These sessions stand in the state: one that was not known (its grant was heard by nobody) gets a full lease, one that
+    /// is known and stands no more is over.
+    pub fn agree(&mut self, now: I, sessions: impl IntoIterator<Item = Key>) {
+        let sessions: BTreeSet<Key> = sessions.into_iter().collect();
+        self.standing.retain(|key, _| sessions.contains(key));
+        for key in sessions {
+            self.granted(now, key);
+        }
     }
 
     /// A session is over in the state.
@@ -74,39 +88,45 @@ impl<I: Instant> Leases<I> {
     /// Whether a beat may be answered. Not where the session is unknown or ending, and not where the newest answer that its
     /// runner got is older than the lease: a cut one way must end too.
     pub fn may_answer(&self, key: &Key, answered_age: Duration) -> bool {
-        self.standing.get(key).is_some_and(|standing| !standing.is_ending) && answered_age <= self.lease
+        matches!(self.standing.get(key), Some(Standing::Until(_))) && answered_age <= self.lease
     }
 
     /// A beat that arrived at `arrived` is being answered, after a proof of leadership that began later.
     pub fn answered(&mut self, key: &Key, arrived: I) {
-        let until = arrived + self.lease + MARGIN;
-        if let Some(standing) = self.standing.get_mut(key).filter(|standing| !standing.is_ending) {
-            standing.until = standing.until.max(until);
+        let renewed = arrived + self.lease + MARGIN;
+        if let Some(Standing::Until(until)) = self.standing.get_mut(key) {
+            *until = renewed.max(*until);
         }
     }
 
-    /// The sessions that are over at `now`. From here on none of them is answered; each is told once.
+    /// The sessions whose end is to be put into the log at `now`: those that are over, and those whose end could not be put
+    /// there before. None of them is ever answered again.
     pub fn overdue(&mut self, now: I) -> Vec<Key> {
-        let over = |(key, standing): (&Key, &mut Standing<I>)| {
-            let is_over = !standing.is_ending && standing.until <= now;
-            standing.is_ending |= is_over;
-            is_over.then(|| key.clone())
-        };
-        self.standing.iter_mut().filter_map(over).collect()
+        let mut overdue = Vec::new();
+        for (key, standing) in &mut self.standing {
+            let (Standing::Until(at) | Standing::Ending { again: Some(at) }) = standing else { continue };
+            if *at <= now {
+                *standing = Standing::Ending { again: None };
+                overdue.push(key.clone());
+            }
+        }
+        overdue
     }
 
-    /// The end of that session could not be put into the log: try again.
-    pub fn not_ended(&mut self, key: &Key) {
+    /// The end of that session could not be put into the log, or may yet appear there: it is tried again soon.
+    pub fn not_ended(&mut self, now: I, key: &Key) {
         if let Some(standing) = self.standing.get_mut(key) {
-            // Still never answered: `until` lies in the past and stays there.
-            standing.is_ending = false;
-            standing.until = standing.until.min(self.last_look);
+            *standing = Standing::Ending { again: Some(now + RETRY) };
         }
     }
 
-    /// When the next session is over if nothing comes.
+    /// When the next session is over if nothing comes, or the next end is tried again.
     pub fn next_end(&self) -> Option<I> {
-        self.standing.values().filter(|standing| !standing.is_ending).map(|standing| standing.until).min()
+        let moments = self.standing.values().filter_map(|standing| match standing {
+            Standing::Until(at) | Standing::Ending { again: Some(at) } => Some(*at),
+            Standing::Ending { again: None } => None,
+        });
+        moments.min()
     }
 }
 
@@ -166,6 +186,34 @@ mod tests {
         assert_eq!(leases.overdue(late), vec![]);
         let now = pass(&mut leases, late, LEASE + MARGIN);
         assert_eq!(leases.overdue(now), vec![key()]);
+    }
+
+    #[test]
+    fn a_session_whose_end_may_be_in_the_log_is_never_answered_again_also_after_a_pause() {
+        let start = Moment::now();
+        let mut leases = Leases::take_over(start, LEASE, [key()]);
+        let now = pass(&mut leases, start, LEASE + MARGIN);
+        assert_eq!(leases.overdue(now), vec![key()]);
+        leases.not_ended(now, &key());
+        assert_eq!(leases.overdue(now), vec![], "not in a tight loop");
+        let late = now + LEASE;
+        leases.look(late);
+        assert!(!leases.may_answer(&key(), Duration::ZERO));
+        leases.answered(&key(), late);
+        leases.granted(late, key());
+        assert!(!leases.may_answer(&key(), Duration::ZERO));
+        assert_eq!(leases.overdue(late), vec![key()]);
+    }
+
+    #[test]
+    fn a_session_that_nobody_told_of_gets_a_lease_and_one_that_is_gone_is_forgotten() {
+        let start = Moment::now();
+        let mut leases = Leases::take_over(start, LEASE, []);
+        leases.agree(start, [key()]);
+        assert!(leases.may_answer(&key(), Duration::ZERO));
+        assert_eq!(leases.next_end(), Some(start + LEASE + MARGIN));
+        leases.agree(start, []);
+        assert_eq!((leases.may_answer(&key(), Duration::ZERO), leases.next_end()), (false, None));
     }
 
     #[test]

@@ -12,10 +12,12 @@
 //! Every voter serves streams, so that a runner need not find the leader; only the confirmed leader speaks. Nothing here
 //! decides what runs: that is derived from the state.
 
+#[cfg(test)]
+mod fixture;
 mod keeper;
 mod leases;
 mod stream;
 
 pub use keeper::{Keeper, KeeperHandle};
 pub use leases::Leases;
-pub use stream::serve;
+pub use stream::{attend, serve};

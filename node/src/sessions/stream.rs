@@ -1,24 +1,36 @@
 //! One runner's stream: its words go to the proposer and the keeper, the leader's words come back.
+//!
+//! ```text
+//!   stream ══ [carry] ── words ──► [attend] ──► proposer, keeper
+//!                     ◄─ said ──────┘   ◄── what should run, by the state
+//! ```
+//!
+//! [`serve`] is both over a stream of the transport; a simulator connects [`attend`] to a runner by channels.
 
 use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
 
 use openraft::AsyncRuntime;
-use pando_protocol::ids::{NodeName, SessionId};
+use pando_protocol::client::frames::{FrameReader, FrameWriter};
+use pando_protocol::ids::{Incarnation, NodeName, SessionId};
 use pando_protocol::rejection::Rejection;
-use pando_protocol::session::{LeaderWord, RunnerWord};
+use pando_protocol::session::{LeaderWord, Observation, RunnerWord};
 use pando_supervision::desired::desired;
 use pando_supervision::{Command, Done, Outcome};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::keeper::{KeeperHandle, key};
+use super::keeper::KeeperHandle;
 use crate::control::{Control, NotProposed};
 use crate::transport::IncomingStream;
 
 /// Observations of one runner that may be on their way into the log.
 const UNDER_WAY: usize = 1_024;
-/// Answers that may wait for the stream.
-const ANSWERS_WAITING: usize = 64;
+/// Words that may wait each way between the stream and who attends to it.
+const WORDS_WAITING: usize = 64;
+/// A runner that takes no word for so long is cut off: it connects again, and is told all that it needs.
+const WRITE_LIMIT: Duration = Duration::from_secs(5);
 
 type Reply = oneshot::Receiver<Result<Outcome, NotProposed>>;
 
@@ -33,67 +45,107 @@ pub async fn serve<R: AsyncRuntime>(
         tracing::warn!(peer = %stream.peer, "only nodes have sessions");
         return;
     };
-    let (answers, answered) = mpsc::channel(ANSWERS_WAITING);
-    let runner = Runner { node, control, keeper, answers, session: None, told: None, under_way: VecDeque::new() };
-    runner.run(stream, answered, stop).await;
+    let IncomingStream { reader, writer, .. } = stream;
+    let (hear, words) = mpsc::channel(WORDS_WAITING);
+    let (say, said) = mpsc::channel(WORDS_WAITING);
+    let attending = attend(node.clone(), words, say, control, keeper);
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => {}
+        () = attending => {}
+        error = read(reader, hear) => tracing::debug!(%node, error, "a runner's stream ended"),
+        error = write::<R>(writer, said) => tracing::warn!(%node, error, "a runner cannot be told what it needs"),
+    }
 }
 
-struct Runner<R: AsyncRuntime> {
+async fn read(mut reader: FrameReader, hear: mpsc::Sender<RunnerWord>) -> String {
+    loop {
+        match reader.next::<RunnerWord>().await {
+            Ok(Some(word)) => _ = hear.send(word).await,
+            Ok(None) => return "it was closed".into(),
+            Err(error) => return error.to_string(),
+        }
+    }
+}
+
+async fn write<R: AsyncRuntime>(mut writer: FrameWriter, mut said: mpsc::Receiver<LeaderWord>) -> String {
+    while let Some(word) = said.recv().await {
+        match R::timeout(WRITE_LIMIT, writer.send(&word)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return io::Error::from(error).to_string(),
+            Err(_) => return format!("it took nothing for {WRITE_LIMIT:?}"),
+        }
+    }
+    "nobody speaks any more".into()
+}
+
+/// Attends to the runner of `node` until one of its channels or the control plane ends.
+pub async fn attend<R: AsyncRuntime>(
+    node: NodeName,
+    words: mpsc::Receiver<RunnerWord>,
+    say: mpsc::Sender<LeaderWord>,
+    control: Control<R>,
+    keeper: KeeperHandle<R>,
+) {
+    Attendant { node, control, keeper, say, session: None, told: None, under_way: VecDeque::new() }.run(words).await;
+}
+
+struct Attendant<R: AsyncRuntime> {
     node: NodeName,
     control: Control<R>,
     keeper: KeeperHandle<R>,
-    answers: mpsc::Sender<LeaderWord>,
+    say: mpsc::Sender<LeaderWord>,
     /// The session that this stream is for, once it is known.
     session: Option<SessionId>,
-    /// The leadership and revision of what the runner was last told to run.
-    told: Option<(u64, u64)>,
+    /// The session, leadership and revision of what the runner was last told to run.
+    told: Option<(SessionId, u64, u64)>,
     /// Proposals in the order of their words, so that their outcomes are read in order.
     under_way: VecDeque<(Asked, Reply)>,
 }
 
 enum Asked {
-    Session { nonce: u64 },
-    Observation { session: SessionId },
+    Session {
+        nonce: u64,
+    },
+    Observation {
+        session: SessionId,
+        number: u64,
+        /// What takes its place where the rules choke on it.
+        instead: Option<Observation>,
+    },
 }
 
-impl<R: AsyncRuntime> Runner<R> {
-    async fn run(mut self, stream: IncomingStream, mut answered: mpsc::Receiver<LeaderWord>, stop: CancellationToken) {
-        let IncomingStream { mut reader, mut writer, .. } = stream;
+impl<R: AsyncRuntime> Attendant<R> {
+    async fn run(mut self, mut words: mpsc::Receiver<RunnerWord>) {
         let mut published = self.control.published.clone();
         let mut leadership = self.control.leadership.clone();
         loop {
-            let word = tokio::select! {
+            let answers: [Option<LeaderWord>; 2] = tokio::select! {
                 biased;
-                () = stop.cancelled() => return,
-                Some(word) = answered.recv() => Some(word),
                 outcome = next_outcome(&mut self.under_way) => self.outcome(outcome).await,
-                changed = leadership.changed() => if changed.is_ok() { self.tell() } else { return },
-                changed = published.changed() => if changed.is_ok() { self.tell() } else { return },
-                word = reader.next::<RunnerWord>(), if self.under_way.len() < UNDER_WAY => match word {
-                    Ok(Some(word)) => { self.word(word).await; self.tell() }
-                    Ok(None) => return,
-                    Err(error) => {
-                        tracing::debug!(node = %self.node, %error, "a runner's stream ended");
-                        return;
-                    }
+                changed = leadership.changed() => if changed.is_ok() { [self.tell(), None] } else { return },
+                // Before the state, whose changes may never end; and what came of the word is told with it.
+                word = words.recv(), if self.under_way.len() < UNDER_WAY => match word {
+                    Some(word) => [self.word(word).await, self.tell()],
+                    None => return,
                 },
+                changed = published.changed() => if changed.is_ok() { [self.tell(), None] } else { return },
             };
-            if let Some(word) = word
-                && let Err(error) = writer.send(&word).await
-            {
-                tracing::debug!(node = %self.node, %error, "a runner's stream cannot be written");
-                return;
+            for answer in answers.into_iter().flatten() {
+                if self.say.send(answer).await.is_err() {
+                    return;
+                }
             }
         }
     }
 
     /// Takes a runner's word. While another node leads every word is dropped: the runner says it to all voters, and again.
-    async fn word(&mut self, word: RunnerWord) {
+    async fn word(&mut self, word: RunnerWord) -> Option<LeaderWord> {
         let leads = self.control.leads();
         match word {
             RunnerWord::Ask(request) if request.node != self.node => {
                 let why = format!("the certificate is for {}, the request for {}", self.node, request.node);
-                _ = self.answers.try_send(LeaderWord::Refused { nonce: request.nonce, why });
+                return Some(LeaderWord::Refused { nonce: request.nonce, why });
             }
             RunnerWord::Ask(request) if leads => {
                 let nonce = request.nonce;
@@ -104,59 +156,101 @@ impl<R: AsyncRuntime> Runner<R> {
                 // Known also where another node leads, so that the first state of a new leadership is told at once.
                 self.session = Some(session);
                 if leads {
-                    self.keeper.beat(key(&self.node, session), number, answered_age, self.answers.clone());
+                    self.keeper.beat((self.node.clone(), session), number, answered_age, self.say.clone());
                 }
             }
             RunnerWord::Observe { session, number, observation } if leads => {
                 self.session = Some(session);
-                let node = self.node.clone();
-                let reply = self.control.submit(Command::Observe { node, session, number, observation }).await;
-                self.under_way.push_back((Asked::Observation { session }, reply));
+                let instead = Some(in_place_of(&observation));
+                self.observe(session, number, observation, instead).await;
             }
             RunnerWord::Ask(_) | RunnerWord::Observe { .. } => {}
         }
+        None
     }
 
-    /// What the runner is told about the outcome of its word; nothing where that is not known.
-    async fn outcome(&mut self, (asked, outcome): (Asked, Result<Outcome, NotProposed>)) -> Option<LeaderWord> {
-        match (asked, outcome.ok()?) {
+    async fn observe(
+        &mut self,
+        session: SessionId,
+        number: u64,
+        observation: Observation,
+        instead: Option<Observation>,
+    ) {
+        let node = self.node.clone();
+        let reply = self.control.submit(Command::Observe { node, session, number, observation }).await;
+        self.under_way.push_back((Asked::Observation { session, number, instead }, reply));
+    }
+
+    /// What the runner is told about the outcome of its word, in order; nothing where that is not known.
+    async fn outcome(&mut self, (asked, outcome): (Asked, Result<Outcome, NotProposed>)) -> [Option<LeaderWord>; 2] {
+        let Ok(outcome) = outcome else { return [None, None] };
+        match (asked, outcome) {
             (Asked::Session { nonce }, Ok(Done::Granted(session))) => {
-                self.keeper.granted(key(&self.node, session)).await;
+                self.keeper.granted((self.node.clone(), session)).await;
                 self.session = Some(session);
                 self.told = None;
-                Some(LeaderWord::Granted { nonce, session })
+                [Some(LeaderWord::Granted { nonce, session }), self.tell()]
             }
-            (Asked::Session { nonce }, Err(why)) => Some(LeaderWord::Refused { nonce, why: why.to_string() }),
-            (Asked::Observation { session }, Ok(Done::Observed(through))) => {
-                Some(LeaderWord::Applied { session, through })
+            (Asked::Session { nonce }, Err(why)) => [Some(LeaderWord::Refused { nonce, why: why.to_string() }), None],
+            // What follows from it is told before: a runner that knows it applied also knows what it led to.
+            (Asked::Observation { session, .. }, Ok(Done::Observed(through))) => {
+                [self.tell(), Some(LeaderWord::Applied { session, through })]
             }
-            (Asked::Observation { session }, Err(Rejection::SessionOver(_))) => Some(LeaderWord::Over { session }),
-            // An observation that our own rules choke on would block all that follow: the runner is told that it is done.
-            (Asked::Observation { .. }, Err(Rejection::OutOfOrder { .. })) => None,
-            (Asked::Observation { .. }, Err(why)) => {
-                tracing::error!(node = %self.node, %why, "an observation was refused");
-                None
+            (Asked::Observation { session, .. }, Err(Rejection::SessionOver(_))) => {
+                [Some(LeaderWord::Over { session }), None]
             }
-            (Asked::Session { .. } | Asked::Observation { .. }, Ok(_)) => None,
+            // It is said again, in order.
+            (Asked::Observation { .. }, Err(Rejection::OutOfOrder { .. })) => [None, None],
+            // One that our own rules choke on would block all that follow: something harmless takes its number.
+            (Asked::Observation { session, number, instead: Some(instead) }, Err(why)) => {
+                tracing::error!(node = %self.node, %session, number, %why, ?instead, "an observation is left out");
+                self.observe(session, number, instead, None).await;
+                [None, None]
+            }
+            (Asked::Observation { session, number, instead: None }, Err(why)) => {
+                tracing::error!(node = %self.node, %session, number, %why, "an observation was refused");
+                [None, None]
+            }
+            (Asked::Session { .. } | Asked::Observation { .. }, Ok(_)) => [None, None],
         }
     }
 
     /// What should run there, where that changed since it was last told under this leadership.
     fn tell(&mut self) -> Option<LeaderWord> {
         let session = self.session?;
-        let leadership = self.control.leadership.borrow();
-        if !leadership.leads {
+        // Never both at once: whoever holds one and waits for the other may wait for ever behind a writer.
+        let (leads, round) = {
+            let leadership = self.control.leadership.borrow();
+            (leadership.leads, leadership.round)
+        };
+        if !leads {
             return None;
         }
-        let published = self.control.published.borrow();
-        let revision = published.cluster.session(&self.node, session)?.revision;
-        if self.told == Some((leadership.round, revision)) {
-            return None;
+        let (cluster, index) = {
+            let published = self.control.published.borrow();
+            let revision = published.cluster.session(&self.node, session)?.revision;
+            let now = Some((session, round, revision));
+            if std::mem::replace(&mut self.told, now) == now {
+                return None;
+            }
+            (published.cluster.clone(), published.applied.map_or(0, |applied| applied.index))
+        };
+        desired(&cluster, &self.node, session, index).map(LeaderWord::Desired)
+    }
+}
+
+/// What says the least with the same number. An exit becomes the word that the run is gone, which is heeded where it was asked
+/// to end; anything else becomes a word about a run that never was.
+fn in_place_of(observation: &Observation) -> Observation {
+    match observation {
+        Observation::Exited { path, incarnation, .. } | Observation::NeverStarted { path, incarnation } => {
+            Observation::NeverStarted { path: path.clone(), incarnation: *incarnation }
         }
-        let index = published.applied.map_or(0, |applied| applied.index);
-        let desired = desired(&published.cluster, &self.node, session, index)?;
-        self.told = Some((leadership.round, revision));
-        Some(LeaderWord::Desired(desired))
+        Observation::Started { path, .. } | Observation::Ready { path, .. } => {
+            Observation::NeverStarted { path: path.clone(), incarnation: Incarnation(0) }
+        }
+        Observation::Leaving => Observation::Leaving,
+        Observation::Left => Observation::Left,
     }
 }
 
@@ -169,3 +263,6 @@ async fn next_outcome(under_way: &mut VecDeque<(Asked, Reply)>) -> (Asked, Resul
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,7 +12,7 @@ use pando_protocol::client::frames::{FrameReader, FrameWriter};
 use pando_protocol::client::identity::PeerName;
 use pando_protocol::client::quic::{self, CloseCode};
 use pando_protocol::message::Channel;
-use quinn::{Connection, Endpoint, Incoming};
+use quinn::{Connection, ConnectionError, Endpoint, Incoming, TransportErrorCode};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -91,6 +91,13 @@ async fn connection(
 async fn handshake(incoming: Incoming) -> Option<Connection> {
     match timeout(HANDSHAKE, incoming).await {
         Ok(Ok(connection)) => Some(connection),
+        // The caller gave up: it has another connection by now, or is gone.
+        Ok(Err(ConnectionError::ConnectionClosed(close)))
+            if close.error_code == TransportErrorCode::APPLICATION_ERROR =>
+        {
+            debug!("a caller closed its connection before it was made");
+            None
+        }
         Ok(Err(lost)) => {
             info!(why = quic::describe(&lost), "a connection was refused");
             None

@@ -126,7 +126,7 @@ impl Rate {
     /// Counts a restart.
     pub fn count(&mut self, now: Duration) {
         let second = now.as_secs();
-        while self.buckets.front().is_some_and(|(then, _)| then + RATE_WINDOW.as_secs() < second) {
+        while self.buckets.front().is_some_and(|(then, _)| second.saturating_sub(*then) > RATE_WINDOW.as_secs()) {
             self.buckets.pop_front();
         }
         match self.buckets.back_mut() {
@@ -138,7 +138,11 @@ impl Rate {
     /// Restarts in the last 60 s.
     pub fn per_minute(&self, now: Duration) -> u32 {
         let second = now.as_secs();
-        self.buckets.iter().filter(|(then, _)| then + RATE_WINDOW.as_secs() > second).map(|(_, count)| count).sum()
+        self.buckets
+            .iter()
+            .filter(|(then, _)| second.saturating_sub(*then) < RATE_WINDOW.as_secs())
+            .map(|(_, count)| count)
+            .sum()
     }
 }
 

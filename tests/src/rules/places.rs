@@ -16,7 +16,7 @@ use super::payers::Step;
 pub fn check(step: Step<'_>, applied: &Applied) -> Result<(), String> {
     the_best_node_is_chosen(step)?;
     a_delay_goes_along_to_another_node(step, applied)?;
-    starts_after_a_loss_are_braked(step)?;
+    starts_after_a_loss_are_braked(step, applied)?;
     only_what_differs_is_updated(step, applied)
 }
 
@@ -75,11 +75,7 @@ fn rank(cluster: &Cluster, path: &Path, run: &Run, name: &NodeName, node: &Node)
 
 /// A run that waited out a delay when its node was lost or went does not start sooner elsewhere.
 fn a_delay_goes_along_to_another_node(step: Step<'_>, applied: &Applied) -> Result<(), String> {
-    let started = |path: &Path| {
-        let is_start = |event: &&Event| event.kind == EventKind::SupervisorStarted && event.path == path.parent();
-        applied.events.iter().any(|event| is_start(&event))
-    };
-    for path in step.before.members.keys().filter(|path| !started(path)) {
+    for path in step.before.members.keys().filter(|path| !started_anew(applied, path)) {
         let Some(old) = step.before.run(path).filter(|old| matches!(old.stage, Stage::Assigned)) else { continue };
         let moves = matches!(old.stopping, None | Some(StopReason::Shutdown));
         let (Some(process), true) = (step.after.process(path), moves) else { continue };
@@ -97,15 +93,22 @@ fn a_delay_goes_along_to_another_node(step: Step<'_>, applied: &Applied) -> Resu
     Ok(())
 }
 
-/// Of the children of one loss, fifty may start at once; the rest keep 20 ms between each other.
-fn starts_after_a_loss_are_braked(step: Step<'_>) -> Result<(), String> {
+/// Whether the supervisor above started in this step, and its children with it.
+fn started_anew(applied: &Applied, path: &Path) -> bool {
+    let is_start = |event: &Event| event.kind == EventKind::SupervisorStarted && event.path == path.parent();
+    applied.events.iter().any(is_start)
+}
+
+/// Of the children of one loss, fifty may start at once; the rest keep 20 ms between each other. Those of a supervisor that
+/// starts in the same step start for that reason.
+fn starts_after_a_loss_are_braked(step: Step<'_>, applied: &Applied) -> Result<(), String> {
     const FREE: usize = 50;
     if matches!(step.command, Command::Write(_) | Command::Tick) {
         return Ok(());
     }
     let lost = step.before.members.keys().filter(|path| step.before.run(path).is_some_and(|run| run.delay.is_zero()));
     let (mut free, mut held) = (0, Vec::new());
-    for path in lost {
+    for path in lost.filter(|path| !started_anew(applied, path)) {
         let (old, process) = (step.before.run(path), step.after.process(path));
         match process.map(|process| &process.phase) {
             Some(ProcessPhase::Pending(pending)) if pending.not_before > step.now() => held.push(pending.not_before),

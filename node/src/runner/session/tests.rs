@@ -1,0 +1,332 @@
+//! The runner's loop on virtual time, between a leader and processes that the test plays.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use openraft_rt_sim::{SimInstant, SimJoinHandle, SimRuntime};
+use pando_protocol::session::{Ending, Wanted};
+use pando_protocol::spec::Command;
+use tempfile::TempDir;
+
+use super::*;
+
+const LEASE: Duration = Duration::from_secs(2);
+const BEAT: Duration = Duration::from_millis(200);
+const FIRST: SessionId = SessionId(1);
+const SECOND: SessionId = SessionId(2);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Order {
+    Start(Incarnation),
+    Stop(Incarnation),
+    Kill(Incarnation),
+    EndSession(SessionId),
+    KillGuard,
+}
+
+struct Played {
+    orders: Arc<Mutex<Vec<Order>>>,
+    events: mpsc::Sender<ChildEvent>,
+    confirms: bool,
+    began: SimInstant,
+}
+
+impl Played {
+    fn note(&self, order: Order) {
+        self.orders.lock().unwrap().push(order);
+    }
+}
+
+impl Processes for Played {
+    fn now(&self) -> BootTime {
+        BootTime::after_boot(self.began.elapsed())
+    }
+    fn start(&mut self, _: Path, incarnation: Incarnation, _: SessionId, _: Arc<ProcessSpec>) {
+        self.note(Order::Start(incarnation));
+    }
+    fn stop(&mut self, incarnation: Incarnation) {
+        self.note(Order::Stop(incarnation));
+    }
+    fn kill(&mut self, incarnation: Incarnation) {
+        self.note(Order::Kill(incarnation));
+    }
+    fn signal(&mut self, incarnation: Incarnation, _: Signal, reply: SignalReply) {
+        _ = reply.send(Ok(Signalled { incarnation, pid: 7 }));
+    }
+    fn renew(&mut self, session: SessionId, kill_at: BootTime) {
+        if self.confirms {
+            self.events.try_send(ChildEvent::Renewed { session, kill_at }).unwrap();
+        }
+    }
+    fn end_session(&mut self, session: SessionId) {
+        self.note(Order::EndSession(session));
+    }
+    fn kill_guard(&mut self) {
+        self.note(Order::KillGuard);
+    }
+}
+
+struct World {
+    words: mpsc::Receiver<RunnerWord>,
+    heard: mpsc::Sender<Heard>,
+    events: mpsc::Sender<ChildEvent>,
+    orders: Arc<Mutex<Vec<Order>>>,
+    stop: CancellationToken,
+    running: Option<SimJoinHandle<Result<(), RunnerError>>>,
+    /// Whether beats are answered.
+    answers: bool,
+    _folder: TempDir,
+}
+
+fn play(guard_confirms: bool, test: impl AsyncFnOnce(&mut World)) {
+    SimRuntime::with_seed(0).block_on(async {
+        let folder = tempfile::tempdir().unwrap();
+        let (say, words) = mpsc::channel(1_000);
+        let (heard, hearing) = mpsc::channel(1_000);
+        let (events, children) = mpsc::channel(1_000);
+        let orders = Arc::new(Mutex::new(Vec::new()));
+        let played = Played {
+            orders: orders.clone(),
+            events: events.clone(),
+            confirms: guard_confirms,
+            began: SimInstant::now(),
+        };
+        let facts = Facts {
+            node: "n1".parse().unwrap(),
+            address: "n1:1".into(),
+            role: NodeRole::Agent,
+            labels: vec![],
+            slots: 8,
+            pid: 1,
+        };
+        let voters = Voters::new(BTreeMap::from([(leader(), say)]));
+        let record = SessionRecord::open(folder.path()).unwrap();
+        let pace = Pace { beat: BEAT, lease: LEASE };
+        let (runner, _handle) = Runner::<SimRuntime, _>::new(facts, pace, voters, played, record, || 42);
+        let stop = CancellationToken::new();
+        let feeds = Feeds { heard: hearing, children, stop: stop.clone() };
+        let running = Some(SimRuntime::spawn(runner.run(feeds)));
+        test(&mut World { words, heard, events, orders, stop, running, answers: true, _folder: folder }).await;
+    });
+}
+
+fn leader() -> NodeName {
+    "n9".parse().unwrap()
+}
+
+fn path() -> Path {
+    "/t/a".parse().unwrap()
+}
+
+fn wanted(number: u64) -> Wanted {
+    let spec = Arc::new(ProcessSpec::new(Command { program: "true".into(), args: vec![] }));
+    Wanted { path: path(), incarnation: Incarnation(number), after: None, delay: Duration::ZERO, spec }
+}
+
+fn exited(number: u64) -> ChildEvent {
+    let how = ExitHow::Code(1);
+    let exit = Exit { how, ran: BEAT, healthy: None, out_of_memory: OutOfMemory::No, stderr: None };
+    ChildEvent::Exited { path: path(), incarnation: Incarnation(number), exit, at: std::time::Instant::now() }
+}
+
+impl World {
+    async fn tell(&self, word: LeaderWord) {
+        self.heard.send(Heard::Word(leader(), word)).await.unwrap();
+    }
+
+    async fn desire(&self, session: SessionId, index: u64, run: Vec<Wanted>, end: Vec<u64>) {
+        let end = end.into_iter().map(|number| Ending { path: path(), incarnation: Incarnation(number) }).collect();
+        self.tell(LeaderWord::Desired(Desired { session, index, run, end })).await;
+    }
+
+    /// The next word that is no beat; beats are answered on the way.
+    async fn word(&mut self) -> RunnerWord {
+        loop {
+            match self.words.recv().await.expect("the runner has ended") {
+                RunnerWord::Beat { session, number, .. } if self.answers => {
+                    self.tell(LeaderWord::Answer { session, number }).await;
+                }
+                RunnerWord::Beat { .. } => {}
+                word => return word,
+            }
+        }
+    }
+
+    async fn grant(&mut self, session: SessionId) -> SessionRequest {
+        let RunnerWord::Ask(request) = self.word().await else { panic!("it does not ask") };
+        self.tell(LeaderWord::Granted { nonce: request.nonce, session }).await;
+        request
+    }
+
+    async fn observed(&mut self) -> (SessionId, u64, Observation) {
+        match self.word().await {
+            RunnerWord::Observe { session, number, observation } => (session, number, observation),
+            other => panic!("{other:?} instead of an observation"),
+        }
+    }
+
+    /// Plays for this long; what is said but beats comes back.
+    async fn pass(&mut self, time: Duration) -> Vec<RunnerWord> {
+        let until = SimInstant::now() + time;
+        let mut words = Vec::new();
+        while let Ok(word) = SimRuntime::timeout_at(until, self.word()).await {
+            words.push(word);
+        }
+        words
+    }
+
+    fn orders(&self) -> Vec<Order> {
+        std::mem::take(&mut self.orders.lock().unwrap())
+    }
+
+    async fn ended(&mut self) -> Result<(), RunnerError> {
+        let running = self.running.take().unwrap();
+        SimRuntime::timeout(Duration::from_secs(60), running).await.expect("it does not end").unwrap()
+    }
+}
+
+#[test]
+fn a_fenced_session_is_over_at_once_and_the_next_request_proves_it() {
+    play(true, async |world| {
+        world.grant(FIRST).await;
+        world.pass(BEAT * 3).await;
+        world.events.send(ChildEvent::Fenced { session: FIRST }).await.unwrap();
+        world.events.send(ChildEvent::SessionGone { session: FIRST }).await.unwrap();
+        let request = world.grant(SECOND).await;
+        assert_eq!(request.proven_over, [FIRST]);
+        assert_eq!(world.orders(), [Order::EndSession(FIRST)]);
+        // The answers to the second session's beats are confirmed by the guard: it goes on.
+        world.pass(LEASE * 3).await;
+        world.desire(SECOND, 9, vec![wanted(5)], vec![]).await;
+        world.pass(BEAT).await;
+        assert_eq!(world.orders(), [Order::Start(Incarnation(5))]);
+    });
+}
+
+#[test]
+fn nothing_is_done_or_said_under_a_session_after_its_lease() {
+    play(true, async |world| {
+        world.grant(FIRST).await;
+        world.desire(FIRST, 5, vec![wanted(1)], vec![]).await;
+        world.answers = false;
+        let words = world.pass(LEASE + BEAT).await;
+        assert!(words.iter().all(|word| matches!(word, RunnerWord::Ask(_))), "{words:?}");
+        assert_eq!(world.orders(), [Order::Start(Incarnation(1)), Order::EndSession(FIRST)]);
+        world.desire(FIRST, 6, vec![wanted(2)], vec![]).await;
+        world.events.send(exited(1)).await.unwrap();
+        let words = world.pass(LEASE * 2).await;
+        assert!(words.iter().all(|word| matches!(word, RunnerWord::Ask(_))), "{words:?}");
+        assert_eq!(world.orders(), []);
+    });
+}
+
+#[test]
+fn a_new_session_is_asked_for_without_proof_where_the_old_ones_processes_do_not_go() {
+    play(true, async |world| {
+        world.grant(FIRST).await;
+        world.tell(LeaderWord::Over { session: FIRST }).await;
+        assert_eq!(world.pass(LINGER_LIMIT - BEAT).await, []);
+        assert_eq!(world.grant(SECOND).await.proven_over, []);
+    });
+}
+
+#[test]
+fn an_observation_is_said_again_until_it_is_applied() {
+    play(true, async |world| {
+        world.grant(FIRST).await;
+        world.desire(FIRST, 5, vec![wanted(1)], vec![]).await;
+        world.pass(BEAT).await;
+        world.events.send(exited(1)).await.unwrap();
+        for _ in 0..3 {
+            let (session, number, observation) = world.observed().await;
+            assert!(session == FIRST && number == 1 && matches!(observation, Observation::Exited { .. }));
+        }
+        world.tell(LeaderWord::Applied { session: FIRST, through: 1 }).await;
+        assert_eq!(world.pass(LEASE).await, []);
+    });
+}
+
+#[test]
+fn a_node_that_goes_promises_what_was_assigned_meanwhile_and_then_says_that_it_left() {
+    play(true, async |world| {
+        world.grant(FIRST).await;
+        world.desire(FIRST, 5, vec![wanted(1)], vec![]).await;
+        world.pass(BEAT).await;
+        world.stop.cancel();
+        assert_eq!(world.observed().await.2, Observation::Leaving);
+        assert_eq!(world.orders(), [Order::Start(Incarnation(1)), Order::Stop(Incarnation(1))]);
+        world.events.send(exited(1)).await.unwrap();
+        // Assigned before the cluster knew, and to be ended since it knows.
+        world.desire(FIRST, 6, vec![wanted(1), wanted(2)], vec![]).await;
+        world.desire(FIRST, 7, vec![], vec![1, 2]).await;
+        assert_eq!(world.observed().await.1, 2);
+        let promise = Observation::NeverStarted { path: path(), incarnation: Incarnation(2) };
+        assert_eq!(world.observed().await, (FIRST, 3, promise));
+        world.tell(LeaderWord::Applied { session: FIRST, through: 3 }).await;
+        assert_eq!(world.observed().await, (FIRST, 4, Observation::Left));
+        world.tell(LeaderWord::Applied { session: FIRST, through: 4 }).await;
+        world.ended().await.unwrap();
+        assert_eq!(world.orders(), []);
+    });
+}
+
+#[test]
+fn a_node_that_goes_does_not_ask_for_another_session_when_its_own_ends_meanwhile() {
+    for over in [true, false] {
+        play(true, async |world| {
+            world.grant(FIRST).await;
+            world.desire(FIRST, 5, vec![wanted(1)], vec![]).await;
+            world.pass(BEAT).await;
+            world.stop.cancel();
+            world.answers = false;
+            if over {
+                world.tell(LeaderWord::Over { session: FIRST }).await;
+            }
+            world.ended().await.unwrap();
+            assert_eq!(world.orders().last(), Some(&Order::EndSession(FIRST)));
+        });
+    }
+}
+
+#[test]
+fn a_node_that_goes_kills_what_does_not_stop_in_time() {
+    play(true, async |world| {
+        world.grant(FIRST).await;
+        world.desire(FIRST, 5, vec![wanted(1)], vec![]).await;
+        world.pass(BEAT).await;
+        world.stop.cancel();
+        world.tell(LeaderWord::Applied { session: FIRST, through: 1 }).await;
+        world.pass(LEAVE_LIMIT - BEAT * 2).await;
+        assert_eq!(world.orders(), [Order::Start(Incarnation(1)), Order::Stop(Incarnation(1))]);
+        world.pass(BEAT * 4).await;
+        assert_eq!(world.orders(), [Order::Kill(Incarnation(1))]);
+        world.events.send(exited(1)).await.unwrap();
+        assert!(matches!(world.observed().await.2, Observation::Exited { .. }));
+        world.tell(LeaderWord::Applied { session: FIRST, through: 2 }).await;
+        assert_eq!(world.observed().await.2, Observation::Left);
+        world.tell(LeaderWord::Applied { session: FIRST, through: 3 }).await;
+        world.ended().await.unwrap();
+    });
+}
+
+#[test]
+fn a_guard_that_confirms_no_lease_is_killed_and_the_node_ends_once_all_is_gone() {
+    play(false, async |world| {
+        world.grant(FIRST).await;
+        assert_eq!(world.pass(LEASE / 2 + BEAT).await, []);
+        assert_eq!(world.orders(), [Order::KillGuard]);
+        let beats = SimRuntime::timeout(LEASE, world.words.recv()).await;
+        assert!(beats.is_err(), "nothing is said any more: {beats:?}");
+        world.events.send(exited(1)).await.unwrap();
+        world.events.send(ChildEvent::GuardLost).await.unwrap();
+        assert!(matches!(world.ended().await, Err(RunnerError::GuardSilent(_))));
+    });
+}
+
+#[test]
+fn a_node_whose_silent_guard_cannot_be_cleaned_up_says_so() {
+    play(false, async |world| {
+        world.grant(FIRST).await;
+        assert!(matches!(world.ended().await, Err(RunnerError::NotCleanedUp(_))));
+    });
+}
