@@ -29,7 +29,7 @@ pub struct Arguments {
     #[arg(long, env = "PANDO_NODE_LISTEN", default_value = "0.0.0.0:7400")]
     listen: SocketAddr,
     /// host:port by which the other nodes reach this one
-    #[arg(long, env = "PANDO_NODE_ADVERTISE", value_name = "HOST:PORT")]
+    #[arg(long, env = "PANDO_NODE_ADVERTISE", value_name = "HOST:PORT", value_parser = address)]
     advertise: String,
     /// The voters of the cluster, the same on every node: name=host:port
     #[arg(long, env = "PANDO_NODE_VOTERS", value_delimiter = ',', required = true, value_name = "NAME=HOST:PORT", value_parser = voter)]
@@ -158,6 +158,9 @@ pub enum ConfigError {
     /// One name twice.
     #[error("--voters names {0} twice")]
     VoterTwice(NodeName),
+    /// Two voters at one address.
+    #[error("--voters says that both {0} and {1} answer at {2}: give each its own address")]
+    OneAddress(NodeName, NodeName, String),
     /// A voter with another address than the others know.
     #[error("this node advertises {advertise}, but --voters says that {name} answers at {voter}: make them the same")]
     Address {
@@ -209,8 +212,11 @@ impl Arguments {
             times,
         } = self;
         let count = listed.len();
-        let mut voters = BTreeMap::new();
+        let mut voters: BTreeMap<NodeName, String> = BTreeMap::new();
         for (voter, address) in listed {
+            if let Some((other, _)) = voters.iter().find(|(other, known)| **known == address && **other != voter) {
+                return Err(ConfigError::OneAddress(other.clone(), voter, address));
+            }
             if voters.insert(voter.clone(), address).is_some() {
                 return Err(ConfigError::VoterTwice(voter));
             }
@@ -286,9 +292,13 @@ fn voter(text: &str) -> Result<(NodeName, String), String> {
     let (name, address) =
         text.split_once('=').ok_or_else(|| format!("{text:?}: a voter looks like n1=10.0.0.1:7400"))?;
     let name = name.parse().map_err(|error| format!("{error}"))?;
-    match address.rsplit_once(':') {
-        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok((name, address.to_owned())),
-        _ => Err(format!("{address:?} is no host:port")),
+    Ok((name, self::address(address)?))
+}
+
+fn address(text: &str) -> Result<String, String> {
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(text.to_owned()),
+        _ => Err(format!("{text:?} is no host:port")),
     }
 }
 
@@ -323,10 +333,12 @@ mod tests {
         };
         refused(&["--voters", "n1=h1:7400,n2=h2:7400"], "1, 3, 5 or 7 voters");
         refused(&["--voters", "n1=h1:7400,n1=h2:7400,n3=h3:1"], "names n1 twice");
+        refused(&["--voters", "n1=h1:7400,n2=h2:7400,n3=h2:7400"], "both n2 and n3 answer at h2:7400");
         refused(&["--voters", "n1=h9:7400"], "make them the same");
         refused(&["--voters", "n1"], "looks like n1=10.0.0.1:7400");
         refused(&[THREE[0], THREE[1], "--lease", "1000"], "6 times the longest election");
         refused(&[THREE[0], THREE[1], "--election-min", "60"], "2 x heartbeat");
+        assert!(address("h1").unwrap_err().contains("no host:port"));
         refused(&[THREE[0], THREE[1], "--slots", "0"], "runs nothing");
         refused(&[THREE[0], THREE[1], "--label", "zone"], "zone=a");
         refused(&[THREE[0], THREE[1], "--http", "nowhere"], "no address");

@@ -228,7 +228,9 @@ async fn until_the_end(
             biased;
             ended = &mut running => return ended.context("the runner panicked")?.map_err(RunnerError::into),
             why = &mut fatal => bail!("the control plane cannot go on: {why}"),
-            Some(Err(panicked)) = tasks.join_next() => bail!("a task of this node panicked, which is a bug: {panicked}"),
+            ended = tasks.join_next(), if !tasks.is_empty() => if let Some(Err(panicked)) = ended {
+                bail!("a task of this node panicked, which is a bug: {panicked}");
+            },
             why = told.order_to_go() => {
                 if is_leaving {
                     bail!("told to go twice ({why}): what still runs here is killed");
