@@ -52,6 +52,19 @@ fn a_new_session_does_not_end_the_old_one_and_a_proof_does() {
 }
 
 #[test]
+fn requests_that_are_granted_late_leave_no_sessions_behind_and_are_no_losses() {
+    let mut world = world();
+    let run = world.run("/t/a").expect("it runs").clone();
+    for _ in 0..30 {
+        let again = world.sim.request(&node("n1"), vec![]).expect("a known node");
+        world.command(Command::GrantSession(again));
+    }
+    let known = &world.sim.cluster.nodes[&node("n1")];
+    assert_eq!(known.sessions.keys().copied().collect::<Vec<_>>(), [run.session, known.current.expect("it is up")]);
+    assert_eq!(known.losses, 0);
+}
+
+#[test]
 fn a_session_ends_once_by_obituary_or_lease() {
     for (proof, text) in [
         (EndProof::Obituary("process died".into()), "n1 lost: process died (obituary) · /t/a"),

@@ -47,7 +47,9 @@ impl Change<'_> {
         Ok(Done::Granted(self.begin_session(request)))
     }
 
-    /// Older sessions stay beside the new one until it is known that nothing of them runs.
+    /// Older sessions stay beside the new one until it is known that nothing of them runs. That is known at once of those under
+    /// which nothing counts as running: nothing ever will, since only the current one is given work. So requests that were
+    /// granted late, one after the other, leave nothing behind.
     fn begin_session(&mut self, request: SessionRequest) -> SessionId {
         let SessionRequest { node: name, nonce, address, role, labels, slots, pid, proven_over: _ } = request;
         let id = SessionId(self.cluster.head.next_session);
@@ -57,6 +59,7 @@ impl Change<'_> {
         let known = self.cluster.nodes.get(&name);
         let losses = known.map_or(0, |known| known.losses);
         let mut sessions = known.map_or_else(BTreeMap::new, |known| known.sessions.clone());
+        sessions.retain(|_, older| !older.assigned.is_empty());
         sessions.insert(id, session);
         let labels = labels.into_iter().collect();
         let node = Node { address, role, labels, slots, pid, current: Some(id), sessions, losses };
