@@ -187,12 +187,13 @@ intensity = "unlimited"
     // A run of less than two seconds, as the runner measures it, does not reset: each was killed as soon as it ran. A machine
     // so slow that a run lasted longer says so in the history, and proves nothing.
     println!("decisions on the way up: {seen:?}");
-    let grown = seen.iter().filter(|decision| decision.contains("50 ms")).count();
+    let grown = seen.iter().filter(|decision| decision.ends_with(" 50 ms")).count();
     let healthy = |row: &pando_protocol::view::TreeRow| row.uptime_ms.is_some_and(|up| up >= 2_500);
     wait_until("a healthy run", SOON, async || cluster.row("/t/child").await, healthy).await;
     let after = delay_of_next().await;
-    assert!(after.contains("50 ms"), "the base again: {after}");
-    assert!(grown <= 2 && !seen[1].is_empty(), "{seen:?}");
+    assert!(after.ends_with(" 50 ms"), "the base again: {after}");
+    // The first one is at the base, and no later one unless its run was slow enough to be healthy.
+    assert!(grown < seen.len(), "{seen:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,7 @@
 //! A relay between a client or node and a node: datagrams pass through it, unless they are swallowed or held back.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -68,11 +69,11 @@ async fn relay(front: Arc<UdpSocket>, target: SocketAddr, mood: Arc<Mood>) {
     let mut buffer = vec![0; 65_536];
     let mut count = 0u64;
     while let Ok((bytes, from)) = front.recv_from(&mut buffer).await {
-        if !ways.contains_key(&from) {
+        if let Entry::Vacant(unknown) = ways.entry(from) {
             let way = Arc::new(UdpSocket::bind("127.0.0.1:0").await.expect("a socket"));
             way.connect(target).await.expect("a way to the node");
             tasks.spawn(replies(way.clone(), front.clone(), from, mood.clone()));
-            ways.insert(from, way);
+            unknown.insert(way);
         }
         count += 1;
         if !mood.swallows_all.load(Ordering::SeqCst) && count % 1_000 >= mood.loss.load(Ordering::SeqCst) {
@@ -118,10 +119,7 @@ mod agent {
             voters.push(format!("{name}={}", relay.address()));
             relays.push(relay);
         }
-        cluster.add_agent("n4", &voters.join(","));
-        cluster.node("n4").kill();
-        cluster.node("n4").set_flags(vec!["--label".into(), "place=far".into()]);
-        cluster.node("n4").start();
+        cluster.add_agent("n4", &voters.join(","), &["--label", "place=far"]);
         cluster.all_up().await;
         let beats = cluster.folder().join("beats");
         let (witness, file) = (env!("CARGO_BIN_EXE_witness"), beats.display());

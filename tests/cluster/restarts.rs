@@ -1,6 +1,7 @@
 //! Nodes come back: one, all at once, with a torn end of the log; and what was known is known again.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use pando_protocol::view::State;
 use pando_tests::cluster::{Cluster, Options, SOON};
@@ -15,6 +16,14 @@ command = ["sleep", "1000"]
 id = "b"
 command = ["sleep", "1000"]
 "#;
+
+/// The files with records, the oldest first.
+fn log_files(log: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(log).expect("the log").flatten().map(|entry| entry.path());
+    let mut files: Vec<_> = entries.filter(|path| path.extension().is_some_and(|kind| kind == "wal")).collect();
+    files.sort();
+    files
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_nodes_are_killed_at_once_and_the_tree_comes_back_with_its_history() {
@@ -68,9 +77,7 @@ async fn a_torn_end_of_a_log_is_cut_and_the_node_catches_up() {
     cluster.node(&follower).kill();
     cluster.node(&follower).wait_for_guard();
     let log = cluster.node(&follower).data().join("log");
-    let newest =
-        fs::read_dir(&log).expect("the log").flatten().map(|entry| entry.path()).filter(|path| path.is_file()).max();
-    let newest = newest.expect("a file of the log");
+    let newest = log_files(&log).pop().expect("a file of the log");
     let bytes = fs::metadata(&newest).expect("its size").len();
     let file = fs::OpenOptions::new().write(true).open(&newest).expect("the file");
     file.set_len(bytes - 3).expect("a torn end");
@@ -91,9 +98,7 @@ async fn damage_elsewhere_in_a_log_stops_the_node_and_names_the_place() {
     cluster.node("n2").kill();
     cluster.node("n2").wait_for_guard();
     let log = cluster.node("n2").data().join("log");
-    let oldest =
-        fs::read_dir(&log).expect("the log").flatten().map(|entry| entry.path()).filter(|path| path.is_file()).min();
-    let oldest = oldest.expect("a file of the log");
+    let oldest = log_files(&log).into_iter().next().expect("a file of the log");
     let mut bytes = fs::read(&oldest).expect("its bytes");
     let middle = bytes.len() / 2;
     bytes[middle] ^= 0x40;

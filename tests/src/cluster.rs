@@ -151,13 +151,14 @@ impl Cluster {
         self.nodes[&name(node)].mark().map(|mark| marked_processes(&mark)).unwrap_or_default()
     }
 
-    /// Adds an agent that knows the voters by these addresses, and starts it.
-    pub fn add_agent(&mut self, agent: &str, voters: &str) {
+    /// Adds an agent that knows the voters by these addresses, and starts it with these flags.
+    pub fn add_agent(&mut self, agent: &str, voters: &str, flags: &[&str]) {
         let agent = name(agent);
         let authority = Authority::create_or_load(&self.folder.path().join("ca"), "test").expect("an authority");
         let home = self.folder.path().join(agent.as_str());
+        let flags = flags.iter().map(ToString::to_string).collect();
         authority.issue(&agent, Role::Node, &home.join("identity")).expect("a certificate");
-        let mut node = NodeProcess::new(agent.clone(), home, free_address("127.0.0.1"), voters, Vec::new());
+        let mut node = NodeProcess::new(agent.clone(), home, free_address("127.0.0.1"), voters, flags);
         node.start();
         self.nodes.insert(agent, node);
     }

@@ -29,9 +29,16 @@ impl Api {
                 return answer;
             }
         }
-        let found = self.find(control, query).await?;
+        let mut found = self.find(control, query).await?;
         let unanswered = asked.elapsed();
         let mut view = self.view(control, false);
+        if freshness == Freshness::Linearizable {
+            // Whoever this node takes for the leader, itself included, did not prove it in all that time.
+            view.leader = None;
+            if let Found::Cluster(row) = &mut found {
+                row.leader = None;
+            }
+        }
         // Nobody has confirmed it for at least so long, whoever this node takes for the leader.
         view.age_ms = view.age_ms.max(u64::try_from(unanswered.as_millis()).unwrap_or(u64::MAX));
         Ok(Reply::Found { found, view })

@@ -50,11 +50,6 @@ impl NodeProcess {
         self.home.join("node.log")
     }
 
-    /// The flags beside those of the fixture, for the next start.
-    pub fn set_flags(&mut self, flags: Vec<String>) {
-        self.flags = flags;
-    }
-
     /// What stands before its command from now on; it must become that command.
     pub fn set_prefix(&mut self, prefix: Vec<String>) {
         self.prefix = prefix;
