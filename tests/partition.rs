@@ -135,9 +135,10 @@ fn lay_network() {
 
 /// From now on nothing reaches the node from outside itself, and nothing of it gets out.
 fn cut_off(node: &str) {
-    let rules = "table inet cut { \
-        chain in { type filter hook input priority 0; policy drop; iifname lo accept; } \
-        chain out { type filter hook output priority 0; policy drop; oifname lo accept; } }";
+    let rules = "table inet cut {
+        chain in { type filter hook input priority 0; policy drop; iifname lo accept; }
+        chain out { type filter hook output priority 0; policy drop; oifname lo accept; }
+    }";
     let mut nft = Command::new("nsenter");
     nft.args([&format!("--net=/run/netns/{node}"), "--", "nft", rules]);
     assert!(nft.status().expect("nsenter and nft").success(), "nft could not cut off {node}");

@@ -6,10 +6,10 @@ use std::time::Duration;
 use openraft::impls::TokioRuntime;
 use pando_protocol::message::{Answer, Call, Channel};
 use pando_protocol::rejection::Rejection;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Api;
-use crate::control::{Control, Leader};
+use crate::control::{Control, Leader, Urgency};
 use crate::peer::{PeerAnswer, PeerCall};
 use crate::transport::Lane;
 
@@ -50,14 +50,7 @@ impl Api {
         let (mut was_sent, mut last_seen) = (false, "no leader is known here".to_owned());
         while Instant::now() < end {
             let tried = if control.leads() {
-                match timeout(end - Instant::now(), self.lead(call.clone())).await {
-                    Ok(Led::Answered(answer)) => Tried::Answered(answer),
-                    Ok(Led::NotLeader) => {
-                        Tried::NotDone("no majority of the voters confirms this node as leader".into())
-                    }
-                    Ok(Led::Lost) => Tried::Lost("leadership was lost".into()),
-                    Err(_) => Tried::Lost("a majority of the voters does not answer".into()),
-                }
+                self.act_proven(control, call, end).await
             } else {
                 match control.leader_within(end - Instant::now()).await {
                     Some(leader) if leader.name == self.own => Tried::NotDone("this node is about to lead".into()),
@@ -100,9 +93,30 @@ impl Api {
         }
     }
 
-    /// Answers a call as the leader.
+    async fn act_proven(&self, control: &Control<TokioRuntime>, call: &Call, end: Instant) -> Tried {
+        if !control.prove(Urgency::Now).await {
+            return Tried::NotDone("no majority of the voters confirms this node as leader".into());
+        }
+        match timeout_at(end, self.act(control, call.clone())).await {
+            Ok(Led::Answered(answer)) => Tried::Answered(answer),
+            Ok(Led::NotLeader) => Tried::NotDone("leadership has just moved".into()),
+            Ok(Led::Lost) => Tried::Lost("leadership was lost".into()),
+            Err(_) => Tried::Lost("a majority of the voters does not answer".into()),
+        }
+    }
+
+    /// Answers another node's call as the leader.
     pub(super) async fn lead(&self, call: Call) -> Led {
         let Some(control) = self.control.as_ref().filter(|control| control.leads()) else { return Led::NotLeader };
+        if !control.prove(Urgency::Now).await {
+            return Led::NotLeader;
+        }
+        self.act(control, call).await
+    }
+
+    /// Answers a call as the leader, after a proof of leadership that began when it was there. Reads need the proof to be
+    /// fresh; a write without it would be kept by a leader that lost its majority, and nobody could tell what became of it.
+    async fn act(&self, control: &Control<TokioRuntime>, call: Call) -> Led {
         match call {
             Call::Write(write) => self.write_here(control, write).await,
             Call::Read { query, .. } => self.read_here(control, query).await,
