@@ -15,9 +15,10 @@ pub fn folder() -> PathBuf {
 }
 
 fn build() -> PathBuf {
-    // target/<profile>/deps/<this test>
+    // target/<profile>/deps/<this test>, or target/<profile>/<this program>
     let own = std::env::current_exe().expect("the path of this test");
-    let folder = own.parent().and_then(|deps| deps.parent()).expect("target/<profile>/deps").to_owned();
+    let folder = own.parent().expect("target/<profile>");
+    let folder = if folder.ends_with("deps") { folder.parent().expect("target/<profile>") } else { folder }.to_owned();
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "--quiet", "--bins", "-p", "pando", "-p", "pando-node", "-p", "pando-examples"]);
     cargo.current_dir(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".."));
