@@ -49,7 +49,7 @@ async fn what_the_cluster_refuses_ends_with_4_and_what_is_wrong_in_itself_with_2
             ("kill /nope", "there is no /nope"),
             ("kill /t", "a supervisor has no process"),
             ("delete nope", "there is no tree nope"),
-            ("cluster transfer n9", "only another voter can lead"),
+            ("cluster transfer n9", "there is no other voter"),
         ],
     );
     spec_file(

@@ -101,7 +101,7 @@ fn choose(
 ) -> Result<VoterRow, String> {
     let others: Vec<_> = voters.iter().filter(|voter| voter.raft_id != own).collect();
     if others.is_empty() {
-        return Err("there is no other voter".into());
+        return Err("there is no other voter: one alone always leads".into());
     }
     let is_there = |voter: &VoterRow| voter.raft_id == own || answering.contains(&voter.raft_id);
     match to {
@@ -152,6 +152,9 @@ mod tests {
     #[test]
     fn one_voter_alone_has_nobody_to_lead_in_its_place() {
         let alone = [voter("n1", 1, 0)];
-        assert_eq!(choose(&alone, 1, None, &BTreeSet::new()), Err("there is no other voter".into()));
+        assert_eq!(
+            choose(&alone, 1, None, &BTreeSet::new()),
+            Err("there is no other voter: one alone always leads".into())
+        );
     }
 }
