@@ -98,11 +98,7 @@ fn an_explanation_tells_what_is_what_follows_and_when_it_gives_up() {
     world.crash_times("/t/pool/x", 2);
     let told = explain(&world, "/t/pool/x");
     assert!(told.next.starts_with("waits: n1 starts it"), "{}", told.next);
-    assert_eq!(
-        told.gives_up,
-        "the budget of /t/pool pays for 5 in 10 s, 2 are spent now; crash number 4 from now within that time makes \
-         /t/pool escalate"
-    );
+    assert_eq!(told.gives_up, "the budget of /t/pool has 2 of 5 in 10 s spent; 4 crashes more, and /t/pool escalates");
     assert_eq!(told.window.len(), 2);
     world.stop("/t/pool");
     assert_eq!(explain(&world, "/t/pool/y").now, "is down because its supervisor /t/pool is down");
