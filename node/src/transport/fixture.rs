@@ -47,8 +47,10 @@ impl Cluster {
 
     pub(crate) fn folder(&self, name: &str, role: Role) -> PathBuf {
         let own = self.folder.path().join(format!("{name}-{role}"));
-        let authority = Authority::create_or_load(self.folder.path(), self.name).unwrap();
-        authority.issue(&name.parse().unwrap(), role, &own).unwrap();
+        if !own.exists() {
+            let authority = Authority::create_or_load(self.folder.path(), self.name).unwrap();
+            authority.issue(&name.parse().unwrap(), role, &own).unwrap();
+        }
         own
     }
 

@@ -306,15 +306,41 @@ mod tests {
         far.serving.await.unwrap();
         tokio::time::timeout(LIMIT, first.closed()).await.unwrap();
         drop((far.peers, far.streams));
-        let until = Instant::now() + LIMIT;
-        // The port is free as soon as the last handle of the old endpoint has gone, in a task of quinn's.
-        while std::net::UdpSocket::bind(&address).is_err() {
-            assert!(Instant::now() < until, "the port is still taken");
-            tokio::task::yield_now().await;
-        }
+        free(&address).await;
         let _again = cluster.node_at("n2", &address);
         let second = near.peers.connection(Lane::Raft, &named("n2"), &address, LIMIT).await.unwrap();
         assert_ne!(first.stable_id(), second.stable_id());
+    }
+
+    #[tokio::test]
+    async fn a_node_that_died_without_a_word_resets_its_connections_once_it_is_back() {
+        let cluster = Arc::new(Cluster::new("grove"));
+        let near = cluster.node("n1");
+        let life = tokio::runtime::Runtime::new().unwrap();
+        let far = life.spawn({
+            let cluster = cluster.clone();
+            async move { cluster.node("n2") }
+        });
+        let far = far.await.unwrap();
+        let address = far.address.clone();
+        let first = near.peers.connection(Lane::Heartbeat, &named("n2"), &address, LIMIT).await.unwrap();
+        life.shutdown_background(); // Like kill -9: nobody closes anything.
+        drop(far);
+        free(&address).await;
+        let _again = cluster.node_at("n2", &address);
+        let _ = frames::open(&first, Channel::Peer).await;
+        let end = tokio::time::timeout(LIMIT, first.closed()).await.unwrap();
+        assert_eq!(end, quinn::ConnectionError::Reset);
+        near.peers.connection(Lane::Heartbeat, &named("n2"), &address, LIMIT).await.unwrap();
+    }
+
+    /// The port is free as soon as the last handle of the old endpoint has gone, in a task of quinn's.
+    async fn free(address: &str) {
+        let until = Instant::now() + LIMIT;
+        while std::net::UdpSocket::bind(address).is_err() {
+            assert!(Instant::now() < until, "the port of {address} is still taken");
+            tokio::task::yield_now().await;
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use ring::hmac;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use webpki::{EndEntityCert, KeyUsage};
@@ -138,6 +139,8 @@ struct Parts {
     own: PeerName,
     authority: CertificateDer<'static>,
     configurations: Configurations,
+    /// Makes further secrets out of the private key; see [`Identity::derive`].
+    derivation: hmac::Key,
 }
 
 /// Why an identity cannot be used.
@@ -231,7 +234,8 @@ impl Identity {
             }
             other => IdentityError::Unusable { folder: folder.to_owned(), why: other.to_string() },
         })?;
-        Ok(Self(Arc::new(Parts { own, authority, configurations })))
+        let derivation = hmac::Key::new(hmac::HMAC_SHA256, key.secret_der());
+        Ok(Self(Arc::new(Parts { own, authority, configurations, derivation })))
     }
 
     /// Who this is.
@@ -262,6 +266,12 @@ impl Identity {
     /// The certificate of the CA that signed it.
     pub(super) fn authority(&self) -> &CertificateDer<'static> {
         &self.0.authority
+    }
+
+    /// A secret of its own for each `purpose`, the same in every process that has this private key.
+    pub(super) fn derive(&self, purpose: &str) -> [u8; 32] {
+        let tag = hmac::sign(&self.0.derivation, purpose.as_bytes());
+        tag.as_ref().try_into().expect("a tag of HMAC-SHA-256 has 32 bytes")
     }
 
     pub(super) fn configurations(&self) -> &Configurations {

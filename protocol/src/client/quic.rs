@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quinn::{Connection, ConnectionError, Endpoint, EndpointConfig, TransportConfig, VarInt};
+use quinn_proto::HashedConnectionIdGenerator;
+use ring::hmac;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::time::Instant;
 
@@ -98,7 +100,7 @@ pub fn bind(identity: &Identity, address: SocketAddr, tuning: &Tuning) -> io::Re
     server.transport_config(tuning.transport());
     // Handshakes under way at once: one that floods them meets refusals, not a growing queue.
     server.max_incoming(MAX_INCOMING);
-    bind_with(identity, socket(address)?, Some(server), tuning)
+    bind_with(identity, socket(address)?, Some(server), recognised(identity), tuning)
 }
 
 /// Binds an endpoint that only dials. Call it within a tokio runtime.
@@ -108,22 +110,36 @@ pub fn bind(identity: &Identity, address: SocketAddr, tuning: &Tuning) -> io::Re
 pub fn bind_dialler(identity: &Identity, tuning: &Tuning) -> io::Result<Bound> {
     // Where a machine has no IPv6 at all, the first one fails.
     let socket = socket((Ipv6Addr::UNSPECIFIED, 0).into()).or_else(|_| socket((Ipv4Addr::UNSPECIFIED, 0).into()))?;
-    bind_with(identity, socket, None, tuning)
+    bind_with(identity, socket, None, EndpointConfig::default(), tuning)
 }
 
 fn bind_with(
     identity: &Identity,
     socket: Socket,
     server: Option<quinn::ServerConfig>,
+    config: EndpointConfig,
     tuning: &Tuning,
 ) -> io::Result<Bound> {
     let (send_buffer, receive_buffer) = (socket.send_buffer_size()?, socket.recv_buffer_size()?);
     let runtime = Arc::new(quinn::TokioRuntime);
-    let mut endpoint = Endpoint::new(EndpointConfig::default(), server, socket.into(), runtime)?;
+    let mut endpoint = Endpoint::new(config, server, socket.into(), runtime)?;
     let mut client = quinn::ClientConfig::new(identity.configurations().quic_client.clone());
     client.transport_config(tuning.transport());
     endpoint.set_default_client_config(client);
     Ok(Bound { endpoint, send_buffer, receive_buffer })
+}
+
+/// An endpoint that recognises connections to a former process with the same key, and resets them at the first packet (RFC
+/// 9000, section 10.3). Without that a peer would believe in them until they are idle for too long, and a new leader could not
+/// reach a node that was just started again.
+fn recognised(identity: &Identity) -> EndpointConfig {
+    let resets = hmac::Key::new(hmac::HMAC_SHA256, &identity.derive("pando: QUIC stateless resets"));
+    let [a, b, c, d, e, f, g, h, ..] = identity.derive("pando: QUIC connection ids");
+    let ids = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+    let mut config = EndpointConfig::new(Arc::new(resets));
+    config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(ids)));
+    config.min_reset_interval(SHORTEST_BETWEEN_RESETS);
+    config
 }
 
 fn socket(address: SocketAddr) -> io::Result<Socket> {
@@ -269,6 +285,8 @@ fn alert(code: u64) -> Option<u64> {
 /// Bytes of socket buffer to ask for, each way: the kernel's usual 208 KiB overflow in bursts of appends.
 pub const BUFFER_ASKED: usize = 4 << 20;
 
+/// A reset answers a packet with a smaller one, so it amplifies nothing; peers with several connections each need one for each.
+const SHORTEST_BETWEEN_RESETS: Duration = Duration::from_millis(1);
 /// Streams that one peer may have open at once; further ones wait at the peer.
 const MAX_STREAMS: u32 = 1024;
 /// Handshakes that may be under way at once.
