@@ -118,6 +118,7 @@ mod tests {
             "pando dev start n2 --data /tmp/grove",
             "pando certs --ca ca --cluster grove --node n1 --node n2=/keys/n2 --admin --endpoints a:1,b:2",
             "pando certs --ca ca --admin /keys/me",
+            "pando certs --ca ca --viewer eve --viewer bob=/keys/bob --producer till",
             "pando apply shop.toml --wait --timeout 30s",
             "pando apply - --dry-run",
             "pando diff shop.toml --output json",

@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::Api;
+use crate::api::{Api, may_open};
 use crate::config::{Config, Network};
 use crate::guard::words::VoterAddress;
 use crate::guard::{GuardLock, mark, sweep};
@@ -292,7 +292,7 @@ struct Doors {
     sessions: Option<(crate::control::Control<TokioRuntime>, KeeperHandle<TokioRuntime>)>,
 }
 
-/// Hands each stream to whoever serves its channel, in a task of its own. Only nodes may open what is between nodes.
+/// Hands each stream to whoever serves its channel, in a task of its own.
 async fn dispatch(
     mut streams: mpsc::Receiver<IncomingStream>,
     doors: Doors,
@@ -310,8 +310,8 @@ async fn dispatch(
                 None => return,
             },
         };
-        if stream.channel != Channel::Client && stream.peer.role != Role::Node {
-            tracing::warn!(peer = %stream.peer, channel = ?stream.channel, "refused: only nodes may open this channel");
+        if !may_open(stream.peer.role, stream.channel) {
+            tracing::warn!(peer = %stream.peer, channel = ?stream.channel, "refused: its role may not open this channel");
             continue;
         }
         match stream.channel {

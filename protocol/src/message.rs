@@ -1,5 +1,7 @@
 //! What clients ask of a node, and what they get.
 //!
+//! Which role may ask what is decided by the node that is asked, `pando-node`'s `api::permissions`.
+//!
 //! A client opens one stream for each request: one [`Call`] frame, then one [`Answer`] frame. [`Call::Events`] and
 //! [`Call::Logs`] answer with many frames, until the stream is finished.
 
@@ -43,7 +45,7 @@ impl Channel {
 /// What a client asks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
-    /// Changes something. Role: admin.
+    /// Changes something.
     Write(Write),
     /// Reads something.
     Read {
@@ -53,7 +55,6 @@ pub enum Call {
         freshness: Freshness,
     },
     /// Sends a signal to the process that runs at `path`. Not logged; what the process does then counts as its own doing.
-    /// Role: admin.
     Kill {
         /// The child.
         path: Path,
@@ -76,7 +77,7 @@ pub enum Call {
         /// Whether to go on with new ones as they are written.
         follow: bool,
     },
-    /// Moves leadership. Role: admin.
+    /// Moves leadership.
     Transfer {
         /// The node that should lead; `None`: the voter whose log is furthest.
         to: Option<NodeName>,

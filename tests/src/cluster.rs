@@ -163,6 +163,14 @@ impl Cluster {
         self.nodes.insert(agent, node);
     }
 
+    /// Makes an identity with this role, and gives its folder.
+    pub fn issue(&self, holder: &str, role: Role) -> PathBuf {
+        let authority = Authority::create_or_load(&self.folder.path().join("ca"), "test").expect("an authority");
+        let folder = self.folder.path().join(holder);
+        authority.issue(&name(holder), role, &folder).expect("a certificate");
+        folder
+    }
+
     /// Runs `pando` with these words, its own PANDO_HOME, and this cluster as endpoints.
     pub fn cli(&self, words: &[&str]) -> Output {
         self.cli_command(words).output().expect("pando runs")

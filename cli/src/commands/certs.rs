@@ -1,4 +1,4 @@
-//! `pando certs`: a cluster's own CA, and the certificates of its nodes and admins.
+//! `pando certs`: a cluster's own CA, and the certificates of its nodes and of whoever asks them.
 
 use std::path::{Path, PathBuf};
 
@@ -25,16 +25,22 @@ pub struct Certs {
     #[arg(long, value_name = "NAME", default_value = "pando")]
     cluster: String,
     /// A node to make a certificate for; repeatable. Default folder: NAME beside the CA's
-    #[arg(long = "node", value_name = "NAME[=DIR]", value_parser = node)]
-    nodes: Vec<NodeIdentity>,
+    #[arg(long = "node", value_name = "NAME[=DIR]", value_parser = holder)]
+    nodes: Vec<Holder>,
     /// Make a certificate for an admin. Default folder: admin beside the CA's
     #[arg(long, value_name = "DIR", num_args = 0..=1)]
     admin: Option<Option<PathBuf>>,
+    /// Somebody to make a certificate for that reads everything and changes nothing; repeatable
+    #[arg(long = "viewer", value_name = "NAME[=DIR]", value_parser = holder)]
+    viewers: Vec<Holder>,
+    /// A program to make a certificate for that only feeds mailboxes (not yet built); repeatable
+    #[arg(long = "producer", value_name = "NAME[=DIR]", value_parser = holder)]
+    producers: Vec<Holder>,
 }
 
-/// A node and the folder for its certificate.
+/// Who gets a certificate, and the folder for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct NodeIdentity {
+struct Holder {
     name: NodeName,
     folder: Option<PathBuf>,
 }
@@ -55,10 +61,13 @@ impl Certs {
         let done = if had_authority { Issued::AlreadyThere } else { Issued::Made };
         tell(&format!("CA of cluster {}", self.cluster), &self.ca, done)?;
         let beside = self.ca.parent().map(Path::to_owned).unwrap_or_default();
-        for NodeIdentity { name, folder } in &self.nodes {
-            let folder = folder.clone().unwrap_or_else(|| beside.join(name.as_str()));
-            let done = authority.issue(name, Role::Node, &folder).map_err(failure)?;
-            tell(&format!("node {name}"), &folder, done)?;
+        let named = [(Role::Node, &self.nodes), (Role::Viewer, &self.viewers), (Role::Producer, &self.producers)];
+        for (role, holders) in named {
+            for Holder { name, folder } in holders {
+                let folder = folder.clone().unwrap_or_else(|| beside.join(name.as_str()));
+                let done = authority.issue(name, role, &folder).map_err(failure)?;
+                tell(&format!("{role} {name}"), &folder, done)?;
+            }
         }
         let Some(folder) = self.admin else { return Ok(()) };
         let folder = folder.unwrap_or_else(|| beside.join(ADMIN));
@@ -109,23 +118,26 @@ fn remember(target: &Target, cluster: &str, identity: &Path) -> Result<(), Failu
     output::emit(&format!("{:<9}  context {name}: {}\n", "written", file.display()))
 }
 
-fn node(text: &str) -> Result<NodeIdentity, String> {
+fn holder(text: &str) -> Result<Holder, String> {
     let (name, folder) = match text.split_once('=') {
         Some((_, "")) => return Err(format!("{text:?} names no folder after the =: leave the = out for the default")),
         Some((name, folder)) => (name, Some(folder.into())),
         None => (text, None),
     };
     let name = name.parse().map_err(|error: pando_protocol::ids::BadName| error.to_string())?;
-    Ok(NodeIdentity { name, folder })
+    Ok(Holder { name, folder })
 }
 
 #[cfg(test)]
 mod tests {
+    use pando_protocol::client::identity::Identity;
+
     use super::*;
 
     fn certs(folder: &Path) -> Certs {
-        let nodes = vec![node("n1").unwrap(), node(&format!("n2={}", folder.join("elsewhere").display())).unwrap()];
-        Certs { ca: folder.join("ca"), cluster: "grove".into(), nodes, admin: Some(None) }
+        let nodes = vec![holder("n1").unwrap(), holder(&format!("n2={}", folder.join("elsewhere").display())).unwrap()];
+        let (viewers, producers) = (vec![holder("eve").unwrap()], vec![holder("till").unwrap()]);
+        Certs { ca: folder.join("ca"), cluster: "grove".into(), nodes, admin: Some(None), viewers, producers }
     }
 
     #[test]
@@ -133,9 +145,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         certs(folder.path()).run(&Target::default()).unwrap();
         let certificate = |name: &str| std::fs::read(folder.path().join(name).join("cert.pem")).unwrap();
-        let made: Vec<Vec<u8>> = ["n1", "elsewhere", "admin"].map(certificate).into();
+        let names = ["n1", "elsewhere", "admin", "eve", "till"];
+        let made = names.map(certificate);
         certs(folder.path()).run(&Target::default()).unwrap();
-        assert_eq!(made, ["n1", "elsewhere", "admin"].map(certificate));
+        assert_eq!(made, names.map(certificate));
+        let role = |name: &str| Identity::load(&folder.path().join(name)).unwrap().role();
+        assert_eq!(names.map(role), [Role::Node, Role::Node, Role::Admin, Role::Viewer, Role::Producer]);
     }
 
     #[test]
@@ -148,8 +163,8 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_a_name_with_or_without_a_folder() {
-        assert_eq!(node("n2=/keys/n2").unwrap().folder, Some("/keys/n2".into()));
-        assert!(node("n2=").is_err() && node("N2").is_err());
+    fn a_holder_is_a_name_with_or_without_a_folder() {
+        assert_eq!(holder("n2=/keys/n2").unwrap().folder, Some("/keys/n2".into()));
+        assert!(holder("n2=").is_err() && holder("N2").is_err());
     }
 }

@@ -1,10 +1,10 @@
 //! Answers clients, on whichever node they ask.
 //!
 //! ```text
-//!   client ──► [serve] ── role ──┬─ write ──► the leader: here, or over there     ──► proposer
-//!                                ├─ read  ──► the leader's state after a proof, or ours, labelled
-//!                                ├─ events, logs: streams
-//!                                └─ kill, transfer
+//!   client ──► [serve] ── permissions ──┬─ write ──► the leader: here, or over there     ──► proposer
+//!                                       ├─ read  ──► the leader's state after a proof, or ours, labelled
+//!                                       ├─ events, logs: streams
+//!                                       └─ kill, transfer
 //!   an agent holds no state: it passes the call on to a voter
 //! ```
 //!
@@ -12,6 +12,7 @@
 
 mod forward;
 mod operate;
+mod permissions;
 mod read;
 mod relay;
 mod serve;
@@ -23,6 +24,7 @@ use std::collections::BTreeMap;
 use openraft::impls::TokioRuntime;
 use pando_protocol::ids::NodeName;
 
+pub use self::permissions::may_open;
 use crate::control::Control;
 use crate::local::LocalChildren;
 use crate::transport::Peers;

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pando_protocol::ids::NodeName;
-use pando_protocol::message::{Answer, Call, Channel, Item};
+use pando_protocol::message::{Call, Channel, Item};
 use pando_protocol::rejection::Rejection;
 use tokio::time::sleep;
 
 use super::Api;
+use super::serve::refuse;
 use super::write::no_leader;
 use crate::transport::{IncomingStream, Lane};
 
@@ -80,17 +81,11 @@ impl Api {
         }
     }
 
-    async fn nobody(&self, call: Call, mut stream: IncomingStream) {
+    async fn nobody(&self, call: Call, stream: IncomingStream) {
         let names: Vec<_> = self.voters.keys().map(ToString::to_string).collect();
         let refusal: Rejection =
             no_leader(DIAL_LIMIT, &format!("no voter answers this agent (tried {})", names.join(", ")));
-        _ = match call {
-            Call::Events { .. } | Call::Logs { .. } => stream.writer.send(&Item::Failed(refusal)).await,
-            Call::Write(_) | Call::Read { .. } | Call::Kill { .. } | Call::Transfer { .. } => {
-                stream.writer.send(&Answer::Err(refusal)).await
-            }
-        };
-        stream.writer.finish();
+        refuse(&call, refusal, stream).await;
     }
 }
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pando_protocol::client::identity::Role;
-use pando_protocol::message::{Answer, Call};
+use pando_protocol::message::{Answer, Call, Item};
 use pando_protocol::rejection::Rejection;
 use tokio::time::timeout;
 
 use super::Api;
 use super::forward::Led;
+use super::permissions::may_ask;
 use super::write::WRITE_LIMIT;
 use crate::peer::{PeerAnswer, PeerCall};
 use crate::transport::IncomingStream;
@@ -30,10 +30,9 @@ impl Api {
             }
             Err(_) => return,
         };
-        // Both roles that there are may ask everything: an admin, and a node, which passes on what a client asked it. A role that
-        // may ask less has to be decided on here before this builds again.
-        match stream.peer.role {
-            Role::Admin | Role::Node => {}
+        if let Err(refused) = may_ask(stream.peer.role, &call) {
+            tracing::info!(peer = %stream.peer, "refused: its role does not allow this");
+            return refuse(&call, refused, stream).await;
         }
         if self.control.is_none() {
             return self.relay(call, stream).await;
@@ -82,4 +81,16 @@ impl Api {
             }
         }
     }
+}
+
+/// Tells a client why it gets nothing, in the shape in which it waits for an answer.
+pub(super) async fn refuse(call: &Call, why: Rejection, mut stream: IncomingStream) {
+    // A client that does not wait for it any more needs no answer.
+    _ = match call {
+        Call::Events { .. } | Call::Logs { .. } => stream.writer.send(&Item::Failed(why)).await,
+        Call::Write(_) | Call::Read { .. } | Call::Kill { .. } | Call::Transfer { .. } => {
+            stream.writer.send(&Answer::Err(why)).await
+        }
+    };
+    stream.writer.finish();
 }

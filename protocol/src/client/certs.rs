@@ -224,7 +224,7 @@ fn certificate_params(holder: &PeerName) -> Result<CertificateParams, rcgen::Err
     let mut names = vec![holder.dns_name()];
     match holder.role {
         Role::Node => names.push(any_node(&holder.cluster)),
-        Role::Admin => {}
+        Role::Admin | Role::Viewer | Role::Producer => {}
     }
     let mut params = CertificateParams::new(names)?;
     params.distinguished_name = subject(&format!("{holder}"));

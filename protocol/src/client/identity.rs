@@ -20,6 +20,7 @@ use webpki::{EndEntityCert, KeyUsage};
 
 use super::tls::{self, Configurations};
 use crate::ids::NodeName;
+pub use crate::role::Role;
 
 /// The file of the cluster's CA certificate in an identity's folder.
 pub const CA_FILE: &str = "ca.pem";
@@ -27,36 +28,6 @@ pub const CA_FILE: &str = "ca.pem";
 pub const CERTIFICATE_FILE: &str = "cert.pem";
 /// The file of the holder's private key.
 pub const KEY_FILE: &str = "key.pem";
-
-/// What a holder of a certificate may do. Later roles (reading only, enqueueing only) are appended here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Role {
-    /// A node of the cluster.
-    Node,
-    /// A person or program that may ask for everything.
-    Admin,
-}
-
-impl Role {
-    /// The role as it stands in certificates.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Node => "node",
-            Self::Admin => "admin",
-        }
-    }
-
-    /// The role with this word; `None` for a word that this version does not know.
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Node, Self::Admin].into_iter().find(|role| role.as_str() == word)
-    }
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
 
 /// The holder of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -195,9 +166,9 @@ pub enum IdentityError {
     },
     /// The certificate is not one of Pando's.
     #[error(
-        "the certificate in {} names {names:?}, expected <name>.<role>.<cluster>.pando with role node or admin: make it \
-         with `pando certs`",
-        .file.display()
+        "the certificate in {} names {names:?}, expected <name>.<role>.<cluster>.pando with the role {}: make it with \
+         `pando certs`",
+        .file.display(), Role::ALL.map(Role::as_str).join(", ")
     )]
     Nameless {
         /// The certificate's file.
