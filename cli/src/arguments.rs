@@ -118,6 +118,8 @@ mod tests {
             "pando dev start n2 --data /tmp/grove",
             "pando certs --ca ca --cluster grove --node n1 --node n2=/keys/n2 --admin --endpoints a:1,b:2",
             "pando certs --ca ca --admin /keys/me",
+            "pando certs renew --ca ca",
+            "pando certs renew --ca ca --days 90 n1 /keys/n2",
             "pando certs --ca ca --viewer eve --viewer bob=/keys/bob --producer till",
             "pando apply shop.toml --wait --timeout 30s",
             "pando apply - --dry-run",
@@ -149,6 +151,9 @@ mod tests {
     fn nonsense_is_refused_before_anything_is_tried() {
         for line in [
             "pando",
+            "pando certs --node n1",
+            "pando certs renew n1",
+            "pando certs --ca ca renew --ca ca",
             "pando tree /Shop",
             "pando delete shop/web",
             "pando kill shop/web SIGNONSENSE",
