@@ -8,6 +8,8 @@ mod failover;
 mod kills;
 #[path = "cluster/relay.rs"]
 mod relay;
+#[path = "cluster/renewal.rs"]
+mod renewal;
 #[path = "cluster/restarts.rs"]
 mod restarts;
 #[path = "cluster/writes.rs"]

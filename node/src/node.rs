@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use openraft::impls::TokioRuntime;
-use pando_protocol::client::identity::{Identity, Role};
+use pando_protocol::client::identity::{Identity, IdentityFiles, Role};
 use pando_protocol::client::quic::{self, Tuning};
 use pando_protocol::ids::NodeName;
 use pando_protocol::message::Channel;
@@ -32,7 +32,7 @@ use crate::runner::voters::connect;
 use crate::runner::{Facts, Feeds, Pace, Runner, RunnerError, RunnerHandle};
 use crate::sessions::{self, Keeper, KeeperHandle};
 use crate::storage::identity::DataFolder;
-use crate::transport::{IncomingStream, Peers, liveness, server};
+use crate::transport::{Credentials, IncomingStream, Peers, liveness, server};
 use crate::voter::{NodeService, Voter};
 
 /// The guard and the reapers of a former node process of this folder have this long to be gone.
@@ -51,7 +51,7 @@ const GUARD_LIMIT: Duration = Duration::from_secs(2);
 /// # Errors
 /// Why it cannot go on, with what to do. The process must end then: whatever still runs here is killed by the guard.
 pub async fn run(config: Config) -> Result<()> {
-    let identity = own_identity(&config)?;
+    let (files, identity) = own_identity(&config)?;
     let (lock, mark) = take_folder(&config).await?;
     let cluster = identity.cluster().to_owned();
     let folder = DataFolder::open(&config.data, &cluster, &config.name, || rand::rng().next_u64())
@@ -77,13 +77,16 @@ pub async fn run(config: Config) -> Result<()> {
         node = %config.name, cluster, raft_id = folder.raft_id(), listen = %config.listen, http = ?config.http,
         send_buffer = bound.send_buffer, receive_buffer = bound.receive_buffer, "the node starts"
     );
-    let peers = Peers::new(bound.endpoint.clone(), identity.clone(), &tuning);
+    let (credentials, renewal) =
+        Credentials::renewable(config.identity.clone(), (files, identity), bound.endpoint.clone(), tuning.clone());
+    let peers = Peers::new(bound.endpoint.clone(), credentials.clone(), &tuning);
     let stop = CancellationToken::new();
     let leave = CancellationToken::new();
     let mut tasks = JoinSet::new();
+    tasks.spawn(renewal.run(stop.clone()));
 
     let mut voter = match config.voters.contains_key(&config.name) {
-        true => Some(Voter::start(&config, &folder, &identity, &peers, &stop).await?),
+        true => Some(Voter::start(&config, &folder, &credentials, &peers, &stop).await?),
         false => None,
     };
     let control = voter.as_ref().map(|voter| voter.control.clone());
@@ -94,7 +97,7 @@ pub async fn run(config: Config) -> Result<()> {
         handle
     });
     if keeper.is_some() {
-        tasks.spawn(liveness::serve(tcp, identity.clone(), obituaries, stop.clone()));
+        tasks.spawn(liveness::serve(tcp, credentials.clone(), obituaries, stop.clone()));
     }
     let (children, events) = launch_children(&config, lock, mark).await?;
     let (runner, handle, feeds, links) =
@@ -117,7 +120,7 @@ pub async fn run(config: Config) -> Result<()> {
     };
     tasks.spawn(dispatch(streams, doors, config.voters.clone(), stop.clone()));
     if let Some(web) = web {
-        tasks.spawn(http::serve(web, control, stop.clone()));
+        tasks.spawn(http::serve(web, http::Told { control, credentials }, stop.clone()));
     }
 
     let ended = until_the_end(&config, runner, feeds, voter.as_mut(), &mut tasks, leave).await;
@@ -135,8 +138,9 @@ pub async fn run(config: Config) -> Result<()> {
     ended
 }
 
-fn own_identity(config: &Config) -> Result<Identity> {
-    let identity = Identity::load(&config.identity).context("cannot use the identity of this node")?;
+fn own_identity(config: &Config) -> Result<(IdentityFiles, Identity)> {
+    let files = IdentityFiles::read(&config.identity).context("cannot use the identity of this node")?;
+    let identity = Identity::from_files(&files).context("cannot use the identity of this node")?;
     if identity.role() != Role::Node || *identity.name() != config.name {
         bail!(
             "the certificate in {} is for {} with the role {}, this node is {}: give it its own, as `pando certs --node {}` makes it",
@@ -147,7 +151,7 @@ fn own_identity(config: &Config) -> Result<Identity> {
             config.name
         );
     }
-    Ok(identity)
+    Ok((files, identity))
 }
 
 /// Takes the lock that the guard of a former node process held, and kills what that one left: both together prove that

@@ -1,6 +1,7 @@
 //! Logs and metrics. Metrics are read off the replicated state when they are asked for, so that every voter tells the same.
 
 use std::fmt::Write as _;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use openraft::AsyncRuntime;
 use pando_protocol::view::{Kind, State};
@@ -46,9 +47,29 @@ struct OfNode {
     node: String,
 }
 
-/// The metrics of the cluster as this voter knows it, in the text format of OpenMetrics.
-pub fn metrics<R: AsyncRuntime>(control: &Control<R>) -> String {
+/// The metrics of this node and, where it is a voter, of the cluster as it knows it, in the text format of OpenMetrics.
+pub fn metrics<R: AsyncRuntime>(control: Option<&Control<R>>, certificate_end: SystemTime) -> String {
     let mut registry = Registry::with_prefix("pando");
+    let expires: Gauge = Gauge::default();
+    let end = certificate_end.duration_since(UNIX_EPOCH).unwrap_or_default();
+    expires.set(i64::try_from(end.as_secs()).unwrap_or(i64::MAX));
+    registry.register_with_unit(
+        "certificate_expires",
+        "When the certificate of this node expires, in Unix time: renew it in the last 30 days",
+        Unit::Seconds,
+        expires,
+    );
+    if let Some(control) = control {
+        register_cluster(&mut registry, control);
+    }
+    let mut text = String::new();
+    if encode(&mut text, &registry).is_err() {
+        _ = writeln!(text, "# the metrics could not be written");
+    }
+    text
+}
+
+fn register_cluster<R: AsyncRuntime>(registry: &mut Registry, control: &Control<R>) {
     let (panics, cluster) = {
         let published = control.published.borrow();
         (published.panics, published.cluster.clone())
@@ -100,11 +121,6 @@ pub fn metrics<R: AsyncRuntime>(control: &Control<R>) -> String {
     let time: Gauge = Gauge::default();
     time.set(i64::try_from(cluster.head.now.as_secs()).unwrap_or(i64::MAX));
     registry.register_with_unit("cluster_time", "Time in which the cluster ran", Unit::Seconds, time);
-    let mut text = String::new();
-    if encode(&mut text, &registry).is_err() {
-        _ = writeln!(text, "# the metrics could not be written");
-    }
-    text
 }
 
 /// Whether a tree is ready: not failed, and everything that should run is ready. `Err` says why not.

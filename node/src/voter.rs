@@ -5,7 +5,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use openraft::impls::TokioRuntime;
-use pando_protocol::client::identity::Identity;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -22,7 +21,7 @@ use crate::storage::identity::DataFolder;
 use crate::storage::log::{LogOptions, LogStore};
 use crate::storage::retention::{Limits, Retention};
 use crate::storage::snapshot::{Snapshot, SnapshotStore};
-use crate::transport::Peers;
+use crate::transport::{Credentials, Peers};
 
 /// Raft with the node's storage.
 pub type NodeRaft = Raft<TokioRuntime>;
@@ -49,7 +48,7 @@ impl Voter {
     pub async fn start(
         config: &Config,
         folder: &DataFolder,
-        identity: &Identity,
+        credentials: &Credentials,
         peers: &Peers,
         stop: &CancellationToken,
     ) -> Result<Self> {
@@ -61,8 +60,9 @@ impl Voter {
         let times = config.times;
         let raft_times =
             Times { heartbeat: times.heartbeat, election_min: times.election_min, election_max: times.election_max };
-        let raft_config =
-            raft_config(identity.cluster(), &raft_times).validate().context("the times of raft do not fit together")?;
+        let raft_config = raft_config(credentials.now().cluster(), &raft_times)
+            .validate()
+            .context("the times of raft do not fit together")?;
         let network = Network::<Snapshot>::new(peers.clone(), Deadlines::for_heartbeat(times.heartbeat));
         let raft = NodeRaft::new(folder.raft_id(), Arc::new(raft_config), network, log.clone(), machine)
             .await
@@ -96,7 +96,7 @@ impl Voter {
         tasks.spawn(leadership::prove(raft.clone(), asked, times.election_max, stop.clone()));
         tasks.spawn(questions::answer(raft.clone(), own, about_raft, TRANSFER_LIMIT, stop.clone()));
         let (held, _) = watch::channel(None);
-        tasks.spawn(campaign::watch_leader(raft.clone(), identity.clone(), times.heartbeat, held, stop.clone()));
+        tasks.spawn(campaign::watch_leader(raft.clone(), credentials.clone(), times.heartbeat, held, stop.clone()));
         let retention = Retention { log, snapshots: snapshots.clone(), limits: Limits::default() };
         tasks.spawn(watch_over(
             raft.clone(),

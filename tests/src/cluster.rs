@@ -16,7 +16,7 @@ use std::path::{Path as FilePath, PathBuf};
 use std::process::Output;
 use std::time::Duration;
 
-use pando_protocol::client::certs::Authority;
+use pando_protocol::client::certs::{Authority, CERTIFICATE_VALIDITY};
 use pando_protocol::client::identity::{Identity, Role};
 use pando_protocol::client::{Client, ClientError};
 use pando_protocol::ids::{NodeName, Path};
@@ -44,13 +44,16 @@ pub struct Options {
     pub flags: Vec<String>,
     /// Where the nodes answer, in their order; empty: on free ports of 127.0.0.1.
     pub addresses: Vec<String>,
+    /// How long the certificates of the nodes are valid.
+    pub validity: Duration,
     /// What stands before the command of a node, by its name: it must become that command (`nsenter …`).
     pub prefix: fn(&str) -> Vec<String>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { voters: 3, agents: 0, flags: Vec::new(), addresses: Vec::new(), prefix: |_| Vec::new() }
+        let (flags, addresses, validity) = (Vec::new(), Vec::new(), CERTIFICATE_VALIDITY);
+        Self { voters: 3, agents: 0, flags, addresses, validity, prefix: |_| Vec::new() }
     }
 }
 
@@ -82,6 +85,7 @@ impl Cluster {
     pub fn prepare(options: &Options) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let authority = Authority::create_or_load(&folder.path().join("ca"), "test").expect("an authority");
+        let authority = authority.with_validity(options.validity);
         let names: Vec<NodeName> = (1..=options.voters + options.agents).map(|n| name(&format!("n{n}"))).collect();
         let mut addresses = options.addresses.clone();
         addresses.extend(names.iter().skip(addresses.len()).map(|_| free_address("127.0.0.1")));
@@ -97,6 +101,7 @@ impl Cluster {
             nodes.insert(name.clone(), node);
         }
         let admin = folder.path().join("admin");
+        let authority = authority.with_validity(CERTIFICATE_VALIDITY);
         authority.issue(&name("admin"), Role::Admin, &admin).expect("a certificate");
         let client = client(&admin, addresses);
         Self { folder, nodes, client }

@@ -125,8 +125,8 @@ impl Group {
     }
 
     async fn run(&self, voter: &Voter, (endpoint, listener): (Endpoint, TcpListener)) -> Running {
-        let identity = self.cluster.identity(voter.name.as_str(), Role::Node);
-        let peers = Peers::new(endpoint.clone(), identity.clone(), &Tuning::lan());
+        let credentials = self.cluster.credentials(voter.name.as_str());
+        let peers = Peers::new(endpoint.clone(), credentials.clone(), &Tuning::lan());
         let heartbeat = Duration::from_millis(self.timing.heartbeat);
         let network = Network::new(peers.clone(), Deadlines::for_heartbeat(heartbeat));
         let config = Arc::new(self.config().validate().unwrap());
@@ -137,9 +137,9 @@ impl Group {
         let (streams, mut queue) = mpsc::channel(16);
         tasks.spawn(server::serve(endpoint, "grove".to_owned(), streams, stop.clone()));
         let (obituaries, _) = mpsc::channel(1);
-        tasks.spawn(liveness::serve(listener, identity.clone(), obituaries, stop.clone()));
+        tasks.spawn(liveness::serve(listener, credentials.clone(), obituaries, stop.clone()));
         let (sender, held) = watch::channel(None);
-        tasks.spawn(campaign::watch_leader(raft.clone(), identity, heartbeat, sender, stop.clone()));
+        tasks.spawn(campaign::watch_leader(raft.clone(), credentials, heartbeat, sender, stop.clone()));
         let names = self.configured.keys().cloned().collect();
         let service = Service::new(raft.clone(), Store, voter.name.clone(), names);
         let serving = tasks.clone();
