@@ -1,6 +1,6 @@
 //! The command line: all verbs with their flags.
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use pando_protocol::ids::{Path, TreeName};
 
 use crate::commands;
@@ -40,6 +40,8 @@ enum Verb {
     Kill(commands::kill::Kill),
     Node(commands::node::Node),
     Cluster(commands::cluster::Cluster),
+    Completions(commands::completions::Completions),
+    Man(commands::man::Manual),
 }
 
 impl Arguments {
@@ -68,6 +70,8 @@ impl Arguments {
             Verb::Kill(verb) => verb.run(&target).await,
             Verb::Node(verb) => verb.run(&target).await,
             Verb::Cluster(verb) => verb.run(&target).await,
+            Verb::Completions(verb) => verb.run(Self::command()),
+            Verb::Man(verb) => verb.run(Self::command()),
         }
     }
 }
@@ -96,8 +100,6 @@ pub fn tree_name(text: &str) -> Result<TreeName, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     fn parse(line: &str) -> Result<Arguments, clap::Error> {
@@ -142,6 +144,9 @@ mod tests {
             "pando cluster status --stale",
             "pando cluster transfer",
             "pando --context dev cluster transfer n2",
+            "pando completions zsh",
+            "pando man",
+            "pando man /tmp/man1",
         ] {
             assert!(parse(line).is_ok(), "{line}: {}", parse(line).unwrap_err());
         }
@@ -162,6 +167,7 @@ mod tests {
             "pando tree --endpoints nowhere",
             "pando dev --nodes 0",
             "pando dev --voters 2",
+            "pando completions tcsh",
         ] {
             assert_eq!(parse(line).map(|_| ()).unwrap_err().exit_code(), 2, "{line}");
         }

@@ -3,6 +3,7 @@
 pub mod apply;
 pub mod certs;
 pub mod cluster;
+pub mod completions;
 pub mod delete;
 pub mod dev;
 pub mod diff;
@@ -11,6 +12,7 @@ pub mod explain;
 pub mod history;
 pub mod kill;
 pub mod logs;
+pub mod man;
 pub mod node;
 pub mod restart;
 pub mod start;
