@@ -146,6 +146,7 @@ pub fn tree_ready<R: AsyncRuntime>(control: &Control<R>, tree: &str) -> Result<(
 mod tests {
     use std::io;
     use std::sync::{Arc, Mutex};
+    use std::time::Duration;
 
     use super::*;
 
@@ -159,6 +160,12 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn a_node_without_state_tells_when_its_certificate_expires() {
+        let text = metrics::<openraft::impls::TokioRuntime>(None, UNIX_EPOCH + Duration::from_secs(1_900_000_000));
+        assert!(text.contains("\npando_certificate_expires_seconds 1900000000\n"), "{text}");
     }
 
     #[test]
