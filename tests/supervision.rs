@@ -6,6 +6,8 @@ mod cases;
 mod determinism;
 #[path = "supervision/endings.rs"]
 mod endings;
+#[path = "supervision/groups.rs"]
+mod groups;
 #[path = "supervision/nodes.rs"]
 mod nodes;
 #[path = "supervision/operators.rs"]

@@ -158,6 +158,7 @@ pub fn trees() -> Vec<TreeSpec> {
         strategy: Strategy::RestForOne,
         intensity: Intensity::Unlimited,
         auto_shutdown: AutoShutdown::AllSignificant,
+        colocate: true,
         children: children.clone(),
     };
     children.push(child(Work::Supervisor(inner)));
@@ -306,6 +307,7 @@ fn tree(children: Vec<ChildSpec>) -> TreeSpec {
         strategy: Strategy::OneForOne,
         intensity: Intensity::default(),
         auto_shutdown: AutoShutdown::Never,
+        colocate: false,
         children,
     };
     TreeSpec { name: "t".parse().unwrap(), root }

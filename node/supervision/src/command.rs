@@ -159,11 +159,15 @@ pub enum EventKind {
     NodeLost,
     /// The rules have a new version.
     RulesRaised,
+    /// A member of a group ended, and others are taken down and started again with it.
+    GroupRestarts,
+    /// All members of a group have started, each after the one before was ready.
+    GroupStarted,
 }
 
 impl EventKind {
     /// Every kind, in order.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::TreeApplied,
         Self::TreeDeleted,
         Self::TreeFailed,
@@ -184,6 +188,8 @@ impl EventKind {
         Self::NodeLeft,
         Self::NodeLost,
         Self::RulesRaised,
+        Self::GroupRestarts,
+        Self::GroupStarted,
     ];
 
     /// The stable word for it.
@@ -209,6 +215,8 @@ impl EventKind {
             Self::NodeLeft => "node_left",
             Self::NodeLost => "node_lost",
             Self::RulesRaised => "rules_raised",
+            Self::GroupRestarts => "group_restarts",
+            Self::GroupStarted => "group_started",
         }
     }
 }

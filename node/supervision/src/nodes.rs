@@ -7,6 +7,7 @@ use std::time::Duration;
 use pando_protocol::ids::{Incarnation, NodeName, Path, SessionId};
 use pando_protocol::rejection::Rejection;
 use pando_protocol::session::{Observation, SessionRequest};
+use pando_protocol::spec::Restart;
 
 use crate::causes::MAX_WHY;
 use crate::change::{Change, clipped};
@@ -54,8 +55,9 @@ impl Change<'_> {
         let SessionRequest { node: name, nonce, address, role, labels, slots, pid, proven_over: _ } = request;
         let id = SessionId(self.cluster.head.next_session);
         self.cluster.head.next_session += 1;
-        let (since, assigned) = (self.now(), BTreeSet::new());
-        let session = Session { nonce, since, observed: 0, leaving: false, assigned, used: 0, revision: 0 };
+        self.release_places_on(&name);
+        let (since, assigned, kept) = (self.now(), BTreeSet::new(), BTreeSet::new());
+        let session = Session { nonce, since, observed: 0, leaving: false, assigned, kept, used: 0, revision: 0 };
         let known = self.cluster.nodes.get(&name);
         let losses = known.map_or(0, |known| known.losses);
         let mut sessions = known.map_or_else(BTreeMap::new, |known| known.sessions.clone());
@@ -104,6 +106,7 @@ impl Change<'_> {
         let node = self.node(name);
         if node.current == Some(id) {
             node.current = None;
+            self.release_places_on(name);
         }
         for (path, brake) in lost.iter().zip(brakes) {
             let Some(run) = self.cluster.run(path).cloned() else { continue };
@@ -190,6 +193,7 @@ impl Change<'_> {
         let ProcessPhase::Assigned(run) = &mut self.process(path).phase else { return };
         let Stage::Started { pid, at } = run.stage else { return };
         run.stage = Stage::Ready { pid, at };
+        self.unsettled.insert(path.clone());
         let text = format!("{path} is ready on {node} (incarnation {incarnation})");
         self.event(EventKind::ChildReady, Some(path), Some(node), text);
     }
@@ -202,8 +206,10 @@ impl Change<'_> {
         if node.current == Some(id) {
             node.current = None;
         }
+        self.release_places_on(name);
+        self.room_changed = true; // Who waited for the rest of its group there is free to go elsewhere.
         for path in runs.iter().rev() {
-            self.stop_run(path, StopReason::Shutdown);
+            self.take_away(path, StopReason::Shutdown);
             if broken(Mutation::ReplaceBeforeStopped)
                 && let Some(run) = self.cluster.run(path).cloned()
             {
@@ -212,6 +218,18 @@ impl Change<'_> {
         }
         let text = format!("{name} goes: {} children stop there and start elsewhere", runs.len());
         self.event(EventKind::NodeLeaving, None, Some(name), text);
+    }
+
+    /// A run has to end because its node goes: alone, or with the group that it belongs to, in that one's order.
+    fn take_away(&mut self, path: &Path, reason: StopReason) {
+        let is_temporary = self.member(path).restart == Restart::Temporary; // Its end restarts nothing.
+        match path.parent().filter(|parent| !is_temporary && self.is_group(parent) && self.supervisor(parent).is_up()) {
+            Some(_) if self.is_taken_down(path) => {}
+            Some(group) if self.cluster.run(path).is_some_and(|run| run.stopping.is_none()) => {
+                self.restart_group(&group, path, Duration::ZERO, false);
+            }
+            _ => self.stop_run(path, reason),
+        }
     }
 
     /// The runner's own word that nothing runs and nothing ever will: the session is over without a loss.

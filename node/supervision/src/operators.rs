@@ -32,7 +32,7 @@ impl Change<'_> {
         self.let_go(path);
         if parent_up && self.member(path).is_down() {
             self.forgive(path);
-            self.start(path);
+            self.start_in_turn(path);
         }
         self.event(EventKind::MemberStarted, Some(path), None, format!("{path} was started by an operator"));
         Ok(vec![difference(path, DifferenceKind::Started)])
@@ -72,7 +72,9 @@ impl Change<'_> {
         if std::mem::replace(&mut member.held, true) {
             return Ok(Vec::new());
         }
-        match &mut member.body {
+        self.unsettled.insert(path.clone());
+        self.release_places_below(path);
+        match &mut self.member(path).body {
             Body::Process(process) => match &mut process.phase {
                 ProcessPhase::Assigned(_) => self.stop_run(path, StopReason::Operator),
                 ProcessPhase::Pending(_) => {
@@ -110,7 +112,7 @@ impl Change<'_> {
                     self.stop_waiting(path);
                     self.wait_for_place(path, Duration::ZERO);
                 }
-                ProcessPhase::Down(_) => self.start(path),
+                ProcessPhase::Down(_) => self.start_in_turn(path),
             },
             Body::Supervisor(supervisor) => match &supervisor.phase {
                 SupervisorPhase::Up { .. } | SupervisorPhase::Stopping { .. } => {
@@ -121,7 +123,8 @@ impl Change<'_> {
                     self.event(EventKind::TreeCleared, Some(path), None, text);
                     self.start(path);
                 }
-                SupervisorPhase::Down(_) | SupervisorPhase::Delayed { .. } => self.start(path),
+                SupervisorPhase::Down(_) => self.start_in_turn(path),
+                SupervisorPhase::Delayed { .. } => self.start(path),
             },
         }
         Ok(vec![difference(path, DifferenceKind::Restarted)])

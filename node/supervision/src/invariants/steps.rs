@@ -4,7 +4,11 @@ use pando_protocol::ids::Path;
 use pando_protocol::spec::AutoShutdown;
 
 use super::{Broken, processes};
-use crate::cluster::{Body, Cluster, DownReason, Member, Process, ProcessPhase, Supervisor, SupervisorPhase};
+use crate::cluster::{
+    Body, Cluster, DownReason, Group, Member, Pending, Process, ProcessPhase, Supervisor, SupervisorPhase,
+};
+use crate::colocation::outermost;
+use crate::groups::{is_settled, is_startable};
 
 /// Checks what must hold between a state and the one after it.
 ///
@@ -20,12 +24,15 @@ pub fn check_step(before: &Cluster, after: &Cluster) -> Result<(), Vec<Broken>> 
 type StepInvariant = fn(&Cluster, &Cluster) -> Result<(), Broken>;
 
 /// Every invariant of a step, by its name.
-const ALL: [(&str, StepInvariant); 5] = [
+const ALL: [(&str, StepInvariant); 8] = [
     ("incarnations of a path grow", incarnations_of_a_path_grow),
     ("a run keeps its place", a_run_keeps_its_place),
     ("a crash restart waits at least its shortest delay", a_crash_restart_waits_at_least_its_shortest_delay),
     ("a supervisor starts with an empty window", a_supervisor_starts_with_an_empty_window),
     ("significant children end their supervisor", significant_children_end_their_supervisor),
+    ("members of a group start in turn", members_of_a_group_start_in_turn),
+    ("generations of a group never overlap", generations_of_a_group_never_overlap),
+    ("what stays together is placed together", what_stays_together_is_placed_together),
 ];
 
 fn counters_only_grow(before: &Cluster, after: &Cluster) -> Result<(), Broken> {
@@ -85,7 +92,15 @@ fn a_crash_restart_waits_at_least_its_shortest_delay(before: &Cluster, after: &C
                 pending.not_before.saturating_sub(now)
             }
             Body::Supervisor(Supervisor { phase: SupervisorPhase::Delayed { until }, .. }) => until.saturating_sub(now),
-            Body::Process(_) | Body::Supervisor(_) => continue,
+            Body::Process(_) | Body::Supervisor(_) => {
+                let above = path.parent().and_then(|parent| after.supervisor(&parent));
+                match above.and_then(Supervisor::group) {
+                    Some(Group::TakingDown { not_before, .. } | Group::Pending(Pending { not_before, .. })) => {
+                        not_before.saturating_sub(now)
+                    }
+                    Some(Group::Settled | Group::Starting) | None => continue,
+                }
+            }
         };
         if wait < old.backoff.shortest(0) {
             return Err(format!("{path} restarts after {wait:?}"));
@@ -113,6 +128,12 @@ fn significant_children_end_their_supervisor(before: &Cluster, after: &Cluster) 
         let Some((parent, above)) = path.parent().and_then(|at| Some((at.clone(), after.supervisor(&at)?))) else {
             continue;
         };
+        // What its group takes down has not ended by itself.
+        let with_its_group = above.strategy.is_group()
+            && before.run(path).map_or(before.supervisor(path).is_some(), |run| run.stopping.is_some());
+        if with_its_group {
+            continue;
+        }
         let siblings = above.children.iter().filter_map(|id| after.member(&parent.child(id)));
         let all = siblings.filter(|sibling| sibling.significant).all(has_finished);
         let is_over = match above.auto_shutdown {
@@ -122,6 +143,67 @@ fn significant_children_end_their_supervisor(before: &Cluster, after: &Cluster) 
         };
         if is_over && above.is_up() {
             return Err(format!("{path} has ended and {parent} is still up"));
+        }
+    }
+    Ok(())
+}
+
+/// One that was down until its turn and runs now: everything before it is settled.
+fn members_of_a_group_start_in_turn(before: &Cluster, after: &Cluster) -> Result<(), Broken> {
+    for (path, member) in &after.members {
+        let Some(parent) = path.parent() else { continue };
+        let Some(above) = after.supervisor(&parent).filter(|above| above.strategy.is_group()) else { continue };
+        let was_up = before.supervisor(&parent).is_some_and(Supervisor::is_up);
+        if !was_up || !is_startable(before, path) || member.is_down() {
+            continue;
+        }
+        let mut earlier = above.children.iter().map(|id| parent.child(id)).take_while(|child| child != path);
+        if let Some(unsettled) = earlier.find(|child| !is_settled(after, child)) {
+            return Err(format!("{path} starts before {unsettled} is ready"));
+        }
+    }
+    Ok(())
+}
+
+/// A group that took members down and does not any more: nothing of them that ran before still does.
+fn generations_of_a_group_never_overlap(before: &Cluster, after: &Cluster) -> Result<(), Broken> {
+    for path in before.members.keys() {
+        let (Some(old), Some(new)) = (before.supervisor(path), after.supervisor(path)) else { continue };
+        let goes_on = matches!(new.group(), Some(Group::Pending(_) | Group::Starting | Group::Settled));
+        if !goes_on || old.children != new.children || old.strategy != new.strategy {
+            continue;
+        }
+        for member in old.taken_down().iter().map(|id| path.child(id)) {
+            let mut runs =
+                before.walk(&member).into_iter().filter_map(|below| Some((before.run(&below)?.incarnation, below)));
+            let still = runs.find(|(was, below)| after.run(below).is_some_and(|run| run.incarnation == *was));
+            if let Some((incarnation, below)) = still {
+                return Err(format!("{path} goes on while {below} incarnation {incarnation} still runs"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A new run below a supervisor that keeps its children together is where the others are, as far as those are in one place.
+fn what_stays_together_is_placed_together(before: &Cluster, after: &Cluster) -> Result<(), Broken> {
+    for (path, _, process) in processes(after) {
+        let ProcessPhase::Assigned(run) = &process.phase else { continue };
+        if before.run(path).is_some_and(|old| old.incarnation == run.incarnation || old.node == run.node) {
+            continue;
+        }
+        let Some(by) = outermost(after, path).filter(|by| before.supervisor(by).is_some_and(|by| by.colocate)) else {
+            continue;
+        };
+        let others = after.walk(&by).into_iter().filter(|other| other != path);
+        let stays = |other: &Path| {
+            let (old, new) = (before.run(other)?, after.run(other)?);
+            let same = old.incarnation == new.incarnation && old.stopping.is_none() && new.stopping.is_none();
+            same.then(|| new.node.clone())
+        };
+        let nodes: std::collections::BTreeSet<_> = others.filter_map(|other| stays(&other)).collect();
+        if nodes.len() == 1 && !nodes.contains(&run.node) {
+            return Err(format!("{path} was placed on {}, the rest of {by} runs on {nodes:?}", run.node));
         }
     }
     Ok(())
