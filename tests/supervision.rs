@@ -2,6 +2,8 @@
 
 #[path = "supervision/cases.rs"]
 mod cases;
+#[path = "supervision/departures.rs"]
+mod departures;
 #[path = "supervision/determinism.rs"]
 mod determinism;
 #[path = "supervision/endings.rs"]

@@ -52,6 +52,10 @@ fn changes() -> Vec<Change> {
         Change::Start(path()),
         Change::Stop(path()),
         Change::Restart(path()),
+        Change::Drain(node()),
+        Change::Undrain(node()),
+        Change::RemoveNode(node()),
+        Change::Quarantine(path()),
     ]);
     changes
 }

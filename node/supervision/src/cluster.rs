@@ -95,6 +95,8 @@ pub struct Node {
     pub current: Option<SessionId>,
     /// Every session that is not known to be over: the current one, and older ones whose processes may still run.
     pub sessions: BTreeMap<SessionId, Session>,
+    /// An operator drains it: it gets no work, and what runs there moves. Outlives its sessions.
+    pub drained: bool,
     /// How often it was lost.
     pub losses: u64,
 }

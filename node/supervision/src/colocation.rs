@@ -30,7 +30,7 @@ pub(crate) fn colocation<'a>(cluster: &'a Cluster, path: &Path) -> Option<Coloca
         let Some(process) = cluster.process(&below) else { continue };
         let place = process.place.as_ref().map(|place| &place.node);
         match &process.phase {
-            ProcessPhase::Assigned(run) if returns(run.stopping) => anchor = anchor.or(Some(run.node.clone())),
+            ProcessPhase::Assigned(run) if returns(run.stopping) && !is_drained(cluster, &run.node) => anchor = anchor.or(Some(run.node.clone())),
             _ if place.is_some() && below != *path => anchor = anchor.or(place.cloned()),
             ProcessPhase::Assigned(_) | ProcessPhase::Pending(_) | ProcessPhase::Down(_) => {
                 if is_to_run(cluster, &below) {
@@ -80,8 +80,18 @@ pub(crate) fn outermost(cluster: &Cluster, path: &Path) -> Option<Path> {
 fn returns(stopping: Option<StopReason>) -> bool {
     match stopping {
         None | Some(StopReason::Group | StopReason::Restart | StopReason::Update) => true,
-        Some(StopReason::Operator | StopReason::Removed | StopReason::Supervisor | StopReason::Shutdown) => false,
+        Some(
+            StopReason::Operator
+            | StopReason::Removed
+            | StopReason::Supervisor
+            | StopReason::Shutdown
+            | StopReason::Drain,
+        ) => false,
     }
+}
+
+fn is_drained(cluster: &Cluster, node: &NodeName) -> bool {
+    cluster.nodes.get(node).is_some_and(|node| node.drained)
 }
 
 fn parent_is_up(cluster: &Cluster, path: &Path) -> bool {

@@ -163,11 +163,19 @@ pub enum EventKind {
     GroupRestarts,
     /// All members of a group have started, each after the one before was ready.
     GroupStarted,
+    /// An operator drains a node.
+    NodeDrained,
+    /// A drained node takes work again.
+    NodeUndrained,
+    /// An operator removed a node that was gone.
+    NodeRemoved,
+    /// An operator stopped a member as dangerous to start.
+    MemberQuarantined,
 }
 
 impl EventKind {
     /// Every kind, in order.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 26] = [
         Self::TreeApplied,
         Self::TreeDeleted,
         Self::TreeFailed,
@@ -190,6 +198,10 @@ impl EventKind {
         Self::RulesRaised,
         Self::GroupRestarts,
         Self::GroupStarted,
+        Self::NodeDrained,
+        Self::NodeUndrained,
+        Self::NodeRemoved,
+        Self::MemberQuarantined,
     ];
 
     /// The stable word for it.
@@ -217,6 +229,10 @@ impl EventKind {
             Self::RulesRaised => "rules_raised",
             Self::GroupRestarts => "group_restarts",
             Self::GroupStarted => "group_started",
+            Self::NodeDrained => "node_drained",
+            Self::NodeUndrained => "node_undrained",
+            Self::NodeRemoved => "node_removed",
+            Self::MemberQuarantined => "member_quarantined",
         }
     }
 }

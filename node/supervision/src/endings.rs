@@ -157,10 +157,10 @@ impl Change<'_> {
     /// A run that we asked to end has ended, and its child is still wanted.
     fn stopped(&mut self, path: &Path, run: &Run, cause: &Arc<CauseChain>) {
         match run.stopping {
-            Some(StopReason::Shutdown) if self.member(path).restart == Restart::Temporary => {
+            Some(StopReason::Shutdown | StopReason::Drain) if self.member(path).restart == Restart::Temporary => {
                 self.end_temporary(path, cause);
             }
-            Some(StopReason::Shutdown) => {
+            Some(StopReason::Shutdown | StopReason::Drain) => {
                 let owed = self.owed(run);
                 self.start_again_as_member(path, cause, "nobody: we asked for it", owed);
             }

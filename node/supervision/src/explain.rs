@@ -98,6 +98,9 @@ fn run_sentence(run: &Run, now: Duration) -> String {
 
 fn down_sentence(cluster: &Cluster, path: &Path, reason: DownReason) -> String {
     match reason {
+        DownReason::Held if cluster.member(path).is_some_and(|member| member.quarantined) => {
+            "is quarantined by an operator, as dangerous to start".into()
+        }
         DownReason::Held => "is stopped by an operator".into(),
         DownReason::Finished => "has ended and is not restarted".into(),
         DownReason::Rule => "was stopped by a rule of its on_exit".into(),

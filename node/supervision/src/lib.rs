@@ -23,6 +23,7 @@ mod change;
 pub mod cluster;
 mod colocation;
 pub mod command;
+mod departures;
 pub mod desired;
 mod differences;
 mod endings;

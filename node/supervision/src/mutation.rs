@@ -78,11 +78,13 @@ pub enum Mutation {
     ColocationIgnored,
     /// Room that was kept for a child counts as taken for ever.
     PlacesLeak,
+    /// A drained node is given work.
+    DrainIgnored,
 }
 
 impl Mutation {
     /// Every one.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 37] = [
         Self::BudgetOffByOne,
         Self::WindowClosedInterval,
         Self::NoBackoff,
@@ -119,6 +121,7 @@ impl Mutation {
         Self::TemporaryReturns,
         Self::ColocationIgnored,
         Self::PlacesLeak,
+        Self::DrainIgnored,
     ];
 }
 

@@ -7,11 +7,10 @@ use std::time::Duration;
 use pando_protocol::ids::{Incarnation, NodeName, Path, SessionId};
 use pando_protocol::rejection::Rejection;
 use pando_protocol::session::{Observation, SessionRequest};
-use pando_protocol::spec::Restart;
 
 use crate::causes::MAX_WHY;
 use crate::change::{Change, clipped};
-use crate::cluster::{Node, ProcessPhase, Run, Session, Stage, StopReason};
+use crate::cluster::{Node, ProcessPhase, Run, Session, Stage};
 use crate::command::{Done, EndProof, EventKind, Outcome};
 use crate::endings::Over;
 use crate::mutation::{Mutation, broken};
@@ -59,12 +58,12 @@ impl Change<'_> {
         let (since, assigned, kept) = (self.now(), BTreeSet::new(), BTreeSet::new());
         let session = Session { nonce, since, observed: 0, leaving: false, assigned, kept, used: 0, revision: 0 };
         let known = self.cluster.nodes.get(&name);
-        let losses = known.map_or(0, |known| known.losses);
+        let (losses, drained) = known.map_or((0, false), |known| (known.losses, known.drained));
         let mut sessions = known.map_or_else(BTreeMap::new, |known| known.sessions.clone());
         sessions.retain(|_, older| !older.assigned.is_empty());
         sessions.insert(id, session);
         let labels = labels.into_iter().collect();
-        let node = Node { address, role, labels, slots, pid, current: Some(id), sessions, losses };
+        let node = Node { address, role, labels, slots, pid, current: Some(id), drained, sessions, losses };
         self.cluster.nodes.insert(name.clone(), Arc::new(node));
         self.room_changed = true;
         self.event(EventKind::NodeUp, None, Some(&name), format!("{name} is up (session {id})"));
@@ -149,12 +148,14 @@ impl Change<'_> {
             Observation::Exited { path, incarnation, exit } => {
                 if let Some(run) = self.run_of(&path, incarnation, node, id) {
                     self.run_over(&path, run, Over::Exited(exit));
+                    self.go_on_leaving(node, id);
                 }
             }
             Observation::NeverStarted { path, incarnation } => {
                 let run = self.run_of(&path, incarnation, node, id).filter(|run| run.stopping.is_some());
                 if let Some(run) = run.filter(|_| !broken(Mutation::PromiseForgotten)) {
                     self.run_over(&path, run, Over::NeverStarted);
+                    self.go_on_leaving(node, id);
                 }
             }
             Observation::Leaving => self.leaving(node, id),
@@ -196,40 +197,6 @@ impl Change<'_> {
         self.unsettled.insert(path.clone());
         let text = format!("{path} is ready on {node} (incarnation {incarnation})");
         self.event(EventKind::ChildReady, Some(path), Some(node), text);
-    }
-
-    fn leaving(&mut self, name: &NodeName, id: SessionId) {
-        let Some(session) = self.session(name, id) else { return };
-        session.leaving = true;
-        let runs: Vec<Path> = session.assigned.iter().cloned().collect();
-        let node = self.node(name);
-        if node.current == Some(id) {
-            node.current = None;
-        }
-        self.release_places_on(name);
-        self.room_changed = true; // Who waited for the rest of its group there is free to go elsewhere.
-        for path in runs.iter().rev() {
-            self.take_away(path, StopReason::Shutdown);
-            if broken(Mutation::ReplaceBeforeStopped)
-                && let Some(run) = self.cluster.run(path).cloned()
-            {
-                self.run_over(path, run, Over::NeverStarted);
-            }
-        }
-        let text = format!("{name} goes: {} children stop there and start elsewhere", runs.len());
-        self.event(EventKind::NodeLeaving, None, Some(name), text);
-    }
-
-    /// A run has to end because its node goes: alone, or with the group that it belongs to, in that one's order.
-    fn take_away(&mut self, path: &Path, reason: StopReason) {
-        let is_temporary = self.member(path).restart == Restart::Temporary; // Its end restarts nothing.
-        match path.parent().filter(|parent| !is_temporary && self.is_group(parent) && self.supervisor(parent).is_up()) {
-            Some(_) if self.is_taken_down(path) => {}
-            Some(group) if self.cluster.run(path).is_some_and(|run| run.stopping.is_none()) => {
-                self.restart_group(&group, path, Duration::ZERO, false);
-            }
-            _ => self.stop_run(path, reason),
-        }
     }
 
     /// The runner's own word that nothing runs and nothing ever will: the session is over without a loss.

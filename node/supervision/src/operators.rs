@@ -41,7 +41,7 @@ impl Change<'_> {
     /// Ends the operator's hold on a member. One that is still stopping for it starts again once it is down.
     fn let_go(&mut self, path: &Path) {
         let member = self.member(path);
-        member.held = false;
+        (member.held, member.quarantined) = (false, false);
         match &mut member.body {
             Body::Process(process) => {
                 if let ProcessPhase::Down(reason) = &mut process.phase {
@@ -95,6 +95,16 @@ impl Change<'_> {
         Ok(vec![difference(path, DifferenceKind::Stopped)])
     }
 
+    /// Stops a member as [`Self::operator_stop`] does, and marks it as dangerous to start.
+    pub fn quarantine(&mut self, path: &Path) -> Result<Vec<Difference>, Rejection> {
+        self.known(path)?;
+        let differences = self.operator_stop(path)?;
+        if !std::mem::replace(&mut self.member(path).quarantined, true) {
+            self.event(EventKind::MemberQuarantined, Some(path), None, format!("{path} was quarantined by an operator"));
+        }
+        Ok(differences)
+    }
+
     /// Stops and starts a member, with an empty budget and base backoff.
     pub fn operator_restart(&mut self, path: &Path) -> Result<Vec<Difference>, Rejection> {
         self.known(path)?;
@@ -104,7 +114,7 @@ impl Change<'_> {
         self.forgive(path);
         self.event(EventKind::MemberRestarted, Some(path), None, format!("{path} was restarted by an operator"));
         let member = self.member(path);
-        member.held = false;
+        (member.held, member.quarantined) = (false, false);
         match &member.body {
             Body::Process(process) => match &process.phase {
                 ProcessPhase::Assigned(_) => self.stop_run(path, StopReason::Restart),

@@ -45,6 +45,7 @@ impl Change<'_> {
                     self.place(&path);
                 }
             }
+            self.go_on_draining();
         }
     }
 
@@ -94,7 +95,10 @@ impl Change<'_> {
         let Some(node) = self.cluster.nodes.get(&run.node) else { return false };
         let Some(process) = self.cluster.process(path) else { return false };
         let together = || colocation(self.cluster, path).is_none_or(|all| all.obstacle(&run.node, node).is_none());
-        node.current == Some(run.session)
+        // On a drained node only where no other could take it: a move may wait for room, a restart must not.
+        let may_stay = !node.drained || self.choose_node(path).is_err();
+        may_stay
+            && node.current == Some(run.session)
             && has_labels(node, &process.spec)
             && has_room(node, &process.spec)
             && together()
@@ -172,6 +176,9 @@ fn obstacle(node: &Node, process: &Process) -> Option<String> {
     if node.current.is_none() {
         return Some("is down".into());
     }
+    if node.drained && !broken(Mutation::DrainIgnored) {
+        return Some("is drained".into());
+    }
     if let Some(lacks) = lacking_labels(node, spec) {
         return Some(lacks);
     }
@@ -205,7 +212,7 @@ fn could_start_elsewhere(cluster: &Cluster, path: &Path) -> bool {
         let room = free(node) + theirs.map(|run| u64::from(run.slots)).sum::<u64>();
         let refused = process.refused_by.contains(name);
         let fits = needed <= room && all().all(|process| has_labels(node, &process.spec));
-        node.current.is_some() && !refused && fits
+        node.current.is_some() && !node.drained && !refused && fits
     })
 }
 

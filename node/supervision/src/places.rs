@@ -109,7 +109,7 @@ impl Change<'_> {
         let Some(place) = self.cluster.process(path).and_then(|process| process.place.as_ref()) else { return false };
         let Some(node) = self.cluster.nodes.get(&place.node) else { return false };
         let anchor = colocation(self.cluster, path).and_then(|together| together.anchor);
-        node.current == Some(place.session) && anchor.is_none_or(|anchor| anchor == place.node)
+        node.current == Some(place.session) && !node.drained && anchor.is_none_or(|anchor| anchor == place.node)
     }
 }
 

@@ -13,6 +13,7 @@ use crate::cluster::{
     SupervisorPhase,
 };
 use crate::command::Event;
+use crate::departures::what_a_move_waits_for;
 pub use crate::explain::explain;
 use crate::groups::{is_settled, is_startable};
 
@@ -218,7 +219,7 @@ pub(crate) fn waiting(cluster: &Cluster, path: &Path, member: &Member) -> Option
                 Stage::Assigned if run.delay.is_zero() => Some(format!("{} reports its start", run.node)),
                 Stage::Assigned => Some(format!("{} starts it {} after the last exit", run.node, human(run.delay))),
                 Stage::Started { .. } => Some("its own word or its probe says that it is ready".into()),
-                Stage::Ready { .. } => None,
+                Stage::Ready { .. } => what_a_move_waits_for(cluster, path),
             },
         },
         Body::Supervisor(supervisor) => match &supervisor.phase {
@@ -293,12 +294,14 @@ pub fn nodes(cluster: &Cluster) -> Vec<NodeRow> {
     let row = |(name, node): (&NodeName, &std::sync::Arc<crate::cluster::Node>)| {
         let sessions = node.sessions.values();
         let leaving = sessions.clone().any(|session| session.leaving);
+        let children: usize = sessions.clone().map(|session| session.assigned.len()).sum();
         let state = match node.current {
+            Some(_) if node.drained && children == 0 => NodeState::Drained,
+            Some(_) if node.drained => NodeState::Draining,
             Some(_) => NodeState::Up,
             None if leaving => NodeState::Leaving,
             None => NodeState::Down,
         };
-        let children: usize = sessions.clone().map(|session| session.assigned.len()).sum();
         NodeRow {
             name: name.clone(),
             role: node.role,

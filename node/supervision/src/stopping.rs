@@ -14,7 +14,12 @@ impl Change<'_> {
         let Some(run) = self.cluster.run(path).filter(|run| run.stopping.is_none()) else { return };
         let (node, session) = (run.node.clone(), run.session);
         let leaves = self.cluster.session(&node, session).is_some_and(|session| session.leaving);
-        let reason = if reason == StopReason::Group && leaves { StopReason::Shutdown } else { reason };
+        let drained = self.cluster.nodes.get(&node).is_some_and(|node| node.drained);
+        let reason = match reason {
+            StopReason::Group if leaves => StopReason::Shutdown,
+            StopReason::Group if drained => StopReason::Drain,
+            _ => reason,
+        };
         if let ProcessPhase::Assigned(run) = &mut self.process(path).phase {
             run.stopping = Some(reason);
         }

@@ -28,8 +28,12 @@ impl Change<'_> {
             Request::Start(path) => self.operator_start(&path)?,
             Request::Stop(path) => self.operator_stop(&path)?,
             Request::Restart(path) => self.operator_restart(&path)?,
+            Request::Drain(node) => self.drain(&node)?,
+            Request::Undrain(node) => self.undrain(&node)?,
+            Request::RemoveNode(node) => self.remove_node(&node)?,
+            Request::Quarantine(path) => self.quarantine(&path)?,
         };
-        self.room_changed |= !differences.is_empty(); // What waits may need less now.
+        self.room_changed = true; // What waits may need less now, or more is to move.
         Ok(Changed { differences, event: self.cluster.last_event() })
     }
 
@@ -171,7 +175,7 @@ impl Change<'_> {
         if !std::mem::replace(&mut member.removed, false) {
             return false;
         }
-        member.held = false;
+        (member.held, member.quarantined) = (false, false);
         match &mut member.body {
             Body::Process(process) => {
                 if let ProcessPhase::Down(reason) = &mut process.phase {
@@ -206,6 +210,7 @@ impl Change<'_> {
             backoff,
             significant,
             held: false,
+            quarantined: false,
             removed: false,
             delays: 0,
             at_cap: 0,

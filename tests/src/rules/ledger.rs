@@ -104,7 +104,7 @@ impl Ledger {
                 DifferenceKind::Started => {
                     before.member(path).is_some_and(Member::is_down) && parent_is_up(before, path)
                 }
-                DifferenceKind::Removed | DifferenceKind::Stopped => false,
+                DifferenceKind::Removed | DifferenceKind::Stopped | DifferenceKind::Moved => false,
             };
             if is_forgiven {
                 self.forgive(after, path);

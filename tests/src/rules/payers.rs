@@ -169,6 +169,7 @@ impl Payers {
             // The room of the run that failed is free by then.
             let own = if *name == run.node { u64::from(run.slots) } else { 0 };
             node.current.is_some()
+                && !node.drained
                 && !refused.contains(name)
                 && specs().chain([spec]).all(|spec| spec.place.require.iter().all(|label| node.labels.contains(label)))
                 && used + needed <= u64::from(node.slots) + theirs + own

@@ -22,6 +22,8 @@ pub struct Member {
     pub significant: bool,
     /// Stopped by an operator, until it is started.
     pub held: bool,
+    /// Held by an operator because it is dangerous to start.
+    pub quarantined: bool,
     /// Taken out of the spec: forgotten once it is down.
     pub removed: bool,
     /// How many restarts in a row were delayed without a healthy run between: the exponent of the next delay.
@@ -175,6 +177,8 @@ pub enum StopReason {
     Shutdown,
     /// Another member of its group ended, and the strategy takes it down too.
     Group,
+    /// Its node is drained, and a place on another is kept for it.
+    Drain,
 }
 
 /// Why something is down.
@@ -372,6 +376,7 @@ impl StopReason {
             Self::Supervisor => "stopped because its supervisor stops",
             Self::Shutdown => "stopped by the shutdown of its node",
             Self::Group => "stopped because its group restarts",
+            Self::Drain => "stopped for the drain of its node",
         }
     }
 }

@@ -15,8 +15,6 @@ pub(super) fn waits_for_its_turn(cluster: &Cluster, path: &Path) -> bool {
 
 pub(super) fn places_are_kept_only_for_who_is_about_to_start(cluster: &Cluster) -> Result<(), Broken> {
     for (path, member, process) in processes(cluster).filter(|(_, _, process)| process.place.is_some()) {
-        // One that has finished starts again where a supervisor above it does.
-        let is_down = matches!(process.phase, ProcessPhase::Down(_));
         let mut above = path.parent();
         let mut in_a_group = false;
         while let Some(at) = above {
@@ -24,7 +22,12 @@ pub(super) fn places_are_kept_only_for_who_is_about_to_start(cluster: &Cluster) 
             in_a_group |= group.is_some_and(|group| *group != Group::Settled);
             above = at.parent();
         }
-        if !is_down || !in_a_group || member.held || member.removed {
+        let moves = match &process.phase {
+            ProcessPhase::Assigned(run) => run.stopping.is_some(),
+            ProcessPhase::Pending(_) => true,
+            ProcessPhase::Down(_) => false,
+        };
+        if !(moves || in_a_group) || member.held || member.removed {
             return Err(format!("{path} has a place that it does not wait for: {:?}", process.phase));
         }
     }

@@ -1,11 +1,13 @@
 //! What must hold between a state and the one after it.
 
-use pando_protocol::ids::Path;
-use pando_protocol::spec::AutoShutdown;
+use std::collections::BTreeSet;
+
+use pando_protocol::ids::{NodeName, Path};
+use pando_protocol::spec::{AutoShutdown, Restart};
 
 use super::{Broken, processes};
 use crate::cluster::{
-    Body, Cluster, DownReason, Group, Member, Pending, Process, ProcessPhase, Supervisor, SupervisorPhase,
+    Body, Cluster, DownReason, Group, Member, Pending, Process, ProcessPhase, StopReason, Supervisor, SupervisorPhase,
 };
 use crate::colocation::outermost;
 use crate::groups::{is_settled, is_startable};
@@ -24,7 +26,7 @@ pub fn check_step(before: &Cluster, after: &Cluster) -> Result<(), Vec<Broken>> 
 type StepInvariant = fn(&Cluster, &Cluster) -> Result<(), Broken>;
 
 /// Every invariant of a step, by its name.
-const ALL: [(&str, StepInvariant); 8] = [
+const ALL: [(&str, StepInvariant); 10] = [
     ("incarnations of a path grow", incarnations_of_a_path_grow),
     ("a run keeps its place", a_run_keeps_its_place),
     ("a crash restart waits at least its shortest delay", a_crash_restart_waits_at_least_its_shortest_delay),
@@ -33,6 +35,8 @@ const ALL: [(&str, StepInvariant); 8] = [
     ("members of a group start in turn", members_of_a_group_start_in_turn),
     ("generations of a group never overlap", generations_of_a_group_never_overlap),
     ("what stays together is placed together", what_stays_together_is_placed_together),
+    ("a drained node is given no work", a_drained_node_is_given_no_work),
+    ("a move has its place before it begins", a_move_has_its_place_before_it_begins),
 ];
 
 fn counters_only_grow(before: &Cluster, after: &Cluster) -> Result<(), Broken> {
@@ -195,15 +199,49 @@ fn what_stays_together_is_placed_together(before: &Cluster, after: &Cluster) -> 
         let Some(by) = outermost(after, path).filter(|by| before.supervisor(by).is_some_and(|by| by.colocate)) else {
             continue;
         };
-        let others = after.walk(&by).into_iter().filter(|other| other != path);
+        let others: Vec<Path> = after.walk(&by).into_iter().filter(|other| other != path).collect();
         let stays = |other: &Path| {
             let (old, new) = (before.run(other)?, after.run(other)?);
             let same = old.incarnation == new.incarnation && old.stopping.is_none() && new.stopping.is_none();
             same.then(|| new.node.clone())
         };
-        let nodes: std::collections::BTreeSet<_> = others.filter_map(|other| stays(&other)).collect();
-        if nodes.len() == 1 && !nodes.contains(&run.node) {
-            return Err(format!("{path} was placed on {}, the rest of {by} runs on {nodes:?}", run.node));
+        let staying: BTreeSet<NodeName> = others.iter().filter_map(stays).collect();
+        // Those that end to start again where they are hold the rest there too.
+        let runs = |cluster: &Cluster| others.iter().filter_map(|other| Some(cluster.run(other)?.node.clone())).collect();
+        let all: BTreeSet<NodeName> = [before, after].into_iter().flat_map::<BTreeSet<NodeName>, _>(runs).collect();
+        if staying.len() == 1 && all == staying && !staying.contains(&run.node) {
+            let is_drained = |node: &NodeName| after.nodes.get(node).is_some_and(|node| node.drained);
+            if staying.iter().any(is_drained) {
+                continue; // They are to follow.
+            }
+            return Err(format!("{path} was placed on {}, the rest of {by} runs on {staying:?}", run.node));
+        }
+    }
+    Ok(())
+}
+
+/// A restart in place is none.
+fn a_drained_node_is_given_no_work(before: &Cluster, after: &Cluster) -> Result<(), Broken> {
+    for (path, _, process) in processes(after) {
+        let ProcessPhase::Assigned(run) = &process.phase else { continue };
+        let is_new = before.run(path).is_none_or(|old| old.incarnation != run.incarnation) && run.after.is_none();
+        let is_drained = |cluster: &Cluster| cluster.nodes.get(&run.node).is_some_and(|node| node.drained);
+        if is_new && is_drained(before) && is_drained(after) {
+            return Err(format!("{path} was placed on {}, which is drained", run.node));
+        }
+    }
+    Ok(())
+}
+
+/// A run that is asked to end for a drain: a place is kept for the next one, or it is temporary and there is none.
+fn a_move_has_its_place_before_it_begins(before: &Cluster, after: &Cluster) -> Result<(), Broken> {
+    for (path, member, process) in processes(after) {
+        let ProcessPhase::Assigned(run) = &process.phase else { continue };
+        let Some(old) = before.run(path).filter(|old| old.incarnation == run.incarnation) else { continue };
+        let begins = old.stopping.is_none() && run.stopping == Some(StopReason::Drain);
+        let alone = path.parent().and_then(|parent| after.supervisor(&parent)).is_some_and(|above| !above.strategy.is_group());
+        if begins && alone && process.place.is_none() && member.restart != Restart::Temporary {
+            return Err(format!("{path} is asked to leave {} and has no place to go", run.node));
         }
     }
     Ok(())
