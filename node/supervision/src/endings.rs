@@ -113,6 +113,7 @@ impl Change<'_> {
         if self.is_taken_down(path) {
             self.down_with_group(path);
         } else {
+            self.release_place(path);
             self.set_down(path, DownReason::Supervisor);
         }
         self.keep_place_with_group(path, run, cause);
@@ -257,6 +258,7 @@ impl Change<'_> {
             (Some(ExitAction::Stop), _) => {
                 let decision = "stays down until it is started".into();
                 self.note(path, &cause, false, "nobody: a rule of on_exit".into(), decision);
+                self.release_place(path);
                 self.process(path).phase = ProcessPhase::Down(DownReason::Rule);
             }
             (Some(ExitAction::Escalate), _) => self.escalate_at_once(path, cause),
@@ -279,6 +281,7 @@ impl Change<'_> {
 
     fn finish(&mut self, path: &Path, cause: &Arc<CauseChain>, payer: &str) {
         self.note(path, cause, false, payer.into(), "not restarted".into());
+        self.release_place(path);
         self.process(path).phase = ProcessPhase::Down(DownReason::Finished);
         self.significant_ended(path);
     }
