@@ -110,6 +110,14 @@ pub enum Change {
     Stop(Path),
     /// Stops and starts a member, with an empty budget and base backoff; clears a failed tree.
     Restart(Path),
+    /// Gives a node no work any more, and moves what runs there to other nodes as these have room. Outlives its restarts.
+    Drain(NodeName),
+    /// Gives a drained node work again. What has not left it yet stays.
+    Undrain(NodeName),
+    /// Forgets a node that has no session.
+    RemoveNode(NodeName),
+    /// Stops a member as [`Self::Stop`] does, and says wherever it is shown that it is dangerous to start.
+    Quarantine(Path),
 }
 
 /// What a change did.
@@ -148,6 +156,8 @@ pub enum DifferenceKind {
     Started,
     /// The operator stopped it.
     Stopped,
+    /// It is to move to another node.
+    Moved,
 }
 
 /// How fresh an answer must be.

@@ -118,6 +118,14 @@ pub enum Rejection {
         /// Why, and what to do.
         why: String,
     },
+    /// The request does not fit the state of a node.
+    #[error("node {node} {why}")]
+    WrongNodeState {
+        /// The node.
+        node: NodeName,
+        /// Why, and what to do.
+        why: String,
+    },
 }
 
 fn did_you_mean(path: &Option<Path>) -> String {

@@ -8,7 +8,7 @@ use pando_protocol::message::Write;
 use pando_protocol::rejection::Rejection;
 
 use crate::change::Change;
-use crate::cluster::{Body, Cluster, ProcessPhase, SupervisorPhase};
+use crate::cluster::{Cluster, Supervisor, SupervisorPhase};
 use crate::command::{Applied, Command, Done, EventKind, Outcome, Stamp};
 use crate::mutation::{Mutation, broken};
 
@@ -28,9 +28,9 @@ pub fn apply(cluster: &mut Cluster, stamp: Stamp, command: Command) -> Applied {
     cluster.head.now = cluster.head.now.max(stamp.at);
     let mut change = Change::new(cluster, stamp.wall);
     change.run_due();
-    change.place_waiting();
+    change.settle();
     let outcome = change.command(command);
-    change.place_waiting();
+    change.settle();
     Applied { outcome, events: change.events }
 }
 
@@ -53,18 +53,20 @@ impl Change<'_> {
     }
 
     fn delay_is_over(&mut self, path: &Path) {
-        match &self.member(path).body {
-            Body::Supervisor(supervisor) => {
-                if matches!(supervisor.phase, SupervisorPhase::Delayed { .. }) {
-                    self.start(path);
-                }
-            }
-            Body::Process(process) => {
-                if let ProcessPhase::Pending(pending) = &process.phase {
-                    let order = pending.order;
-                    self.to_place.insert((order, path.clone()));
-                }
-            }
+        if let Some(pending) = self.cluster.pending_at(path) {
+            let order = pending.order;
+            self.to_place.insert((order, path.clone()));
+        } else if let Some(Supervisor { phase: SupervisorPhase::Delayed { .. }, .. }) = self.cluster.supervisor(path) {
+            self.start(path);
+        }
+    }
+
+    /// Lets all follow that follows from what was done: places for who waits, and the next step of each group.
+    fn settle(&mut self) {
+        loop {
+            self.place_waiting();
+            let Some(path) = self.unsettled.pop_last() else { return };
+            self.advance_groups(&path);
         }
     }
 

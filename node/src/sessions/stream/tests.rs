@@ -52,7 +52,7 @@ fn one_child() -> TreeSpec {
     let (id, restart, backoff) = ("a".parse().unwrap(), Restart::Permanent, Backoff::default());
     let (strategy, intensity) = (Strategy::OneForOne, Intensity::default());
     let children = vec![ChildSpec { id, restart, backoff, significant: false, work }];
-    let root = SupervisorSpec { strategy, intensity, auto_shutdown: AutoShutdown::Never, children };
+    let root = SupervisorSpec { strategy, intensity, auto_shutdown: AutoShutdown::Never, colocate: false, children };
     TreeSpec { name: "t".parse().unwrap(), root }
 }
 
