@@ -57,11 +57,7 @@ async fn what_the_cluster_refuses_ends_with_4_and_what_is_wrong_in_itself_with_2
         "bad.toml",
         "name = \"t\"\nintensty = \"unlimited\"\n[[children]]\nid = \"a\"\ncommand = [\"x\"]\n",
     );
-    spec_file(
-        &cluster,
-        "later.toml",
-        "name = \"t\"\n[[children]]\nid = \"a\"\ncommand = [\"x\"]\ncount = 3\n",
-    );
+    spec_file(&cluster, "later.toml", "name = \"t\"\n[[children]]\nid = \"a\"\ncommand = [\"x\"]\ncount = 3\n");
     all_end_with(
         &cluster,
         2,

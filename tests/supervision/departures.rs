@@ -124,7 +124,11 @@ fn a_child_that_crashes_while_it_waits_to_leave_restarts_where_it_is() {
 #[test]
 fn the_drain_of_a_members_node_triggers_its_strategy_uncharged() {
     let mut world = World::new(&["n1", "n2", "n3"]);
-    world.apply(&tree("g", |root| root.strategy = Strategy::RestForOne, vec![permanent("a"), permanent("b"), permanent("c")]));
+    world.apply(&tree(
+        "g",
+        |root| root.strategy = Strategy::RestForOne,
+        vec![permanent("a"), permanent("b"), permanent("c")],
+    ));
     let nodes = ["/g/a", "/g/b", "/g/c"].map(|path| world.node_of(path).unwrap());
     assert_eq!(nodes, ["n1", "n2", "n3"]);
     let told = world.sim.events.len();

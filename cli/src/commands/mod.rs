@@ -14,6 +14,7 @@ pub mod kill;
 pub mod logs;
 pub mod man;
 pub mod node;
+pub mod quarantine;
 pub mod restart;
 pub mod start;
 pub mod status;

@@ -65,7 +65,7 @@ fn weakest([first, second, third]: [ViewAge; 3]) -> ViewAge {
 
 fn render(glance: &Glance, colour: bool) -> String {
     let Glance { cluster, nodes, trees, view: _ } = glance;
-    let up = nodes.iter().filter(|node| node.state == NodeState::Up).count();
+    let up = nodes.iter().filter(|node| !matches!(node.state, NodeState::Down | NodeState::Leaving)).count();
     let leader = match &cluster.leader {
         Some(leader) => format!("leader {leader}"),
         None => Style::Red.paint("no leader", colour),

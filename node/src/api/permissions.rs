@@ -68,9 +68,15 @@ fn deed(call: &Call) -> Deed {
         },
         Call::Events { .. } | Call::Logs { .. } => Deed::Look,
         Call::Write(write) => match write.change {
-            Change::Apply(_) | Change::Delete(_) | Change::Start(_) | Change::Stop(_) | Change::Restart(_) => {
-                Deed::Operate
-            }
+            Change::Apply(_)
+            | Change::Delete(_)
+            | Change::Start(_)
+            | Change::Stop(_)
+            | Change::Restart(_)
+            | Change::Drain(_)
+            | Change::Undrain(_)
+            | Change::RemoveNode(_)
+            | Change::Quarantine(_) => Deed::Operate,
         },
         Call::Kill { .. } | Call::Transfer { .. } => Deed::Operate,
     }

@@ -57,7 +57,8 @@ impl Change<'_> {
             Some(Group::Starting | Group::Settled) | None => {}
         }
         let Some(from) = children.get(first).cloned() else { return };
-        let taken = children.iter().skip(first).map(pando_protocol::ids::ChildId::as_str).collect::<Vec<_>>().join(", ");
+        let taken =
+            children.iter().skip(first).map(pando_protocol::ids::ChildId::as_str).collect::<Vec<_>>().join(", ");
         let text = format!("{path} restarts {taken}: {ended} ended");
         self.stop_waiting(path);
         self.set_group(path, Group::TakingDown { from, not_before, charged });

@@ -100,7 +100,12 @@ impl Change<'_> {
         self.known(path)?;
         let differences = self.operator_stop(path)?;
         if !std::mem::replace(&mut self.member(path).quarantined, true) {
-            self.event(EventKind::MemberQuarantined, Some(path), None, format!("{path} was quarantined by an operator"));
+            self.event(
+                EventKind::MemberQuarantined,
+                Some(path),
+                None,
+                format!("{path} was quarantined by an operator"),
+            );
         }
         Ok(differences)
     }

@@ -61,7 +61,10 @@ fn others(node: &Node, name: &NodeName, run: &Run) -> (u64, usize) {
 fn fits(cluster: &Cluster, path: &Path, run: &Run, name: &NodeName, node: &Node) -> bool {
     let Some(process) = cluster.process(path) else { return false };
     let room = others(node, name, run).0 + u64::from(process.spec.slots) <= u64::from(node.slots);
-    node.current.is_some() && !node.drained && room && process.spec.place.require.iter().all(|label| node.labels.contains(label))
+    node.current.is_some()
+        && !node.drained
+        && room
+        && process.spec.place.require.iter().all(|label| node.labels.contains(label))
 }
 
 fn rank(cluster: &Cluster, path: &Path, run: &Run, name: &NodeName, node: &Node) -> (bool, i64, u32, usize, usize) {

@@ -207,7 +207,8 @@ fn what_stays_together_is_placed_together(before: &Cluster, after: &Cluster) -> 
         };
         let staying: BTreeSet<NodeName> = others.iter().filter_map(stays).collect();
         // Those that end to start again where they are hold the rest there too.
-        let runs = |cluster: &Cluster| others.iter().filter_map(|other| Some(cluster.run(other)?.node.clone())).collect();
+        let runs =
+            |cluster: &Cluster| others.iter().filter_map(|other| Some(cluster.run(other)?.node.clone())).collect();
         let all: BTreeSet<NodeName> = [before, after].into_iter().flat_map::<BTreeSet<NodeName>, _>(runs).collect();
         if staying.len() == 1 && all == staying && !staying.contains(&run.node) {
             let is_drained = |node: &NodeName| after.nodes.get(node).is_some_and(|node| node.drained);
@@ -239,7 +240,8 @@ fn a_move_has_its_place_before_it_begins(before: &Cluster, after: &Cluster) -> R
         let ProcessPhase::Assigned(run) = &process.phase else { continue };
         let Some(old) = before.run(path).filter(|old| old.incarnation == run.incarnation) else { continue };
         let begins = old.stopping.is_none() && run.stopping == Some(StopReason::Drain);
-        let alone = path.parent().and_then(|parent| after.supervisor(&parent)).is_some_and(|above| !above.strategy.is_group());
+        let alone =
+            path.parent().and_then(|parent| after.supervisor(&parent)).is_some_and(|above| !above.strategy.is_group());
         if begins && alone && process.place.is_none() && member.restart != Restart::Temporary {
             return Err(format!("{path} is asked to leave {} and has no place to go", run.node));
         }
