@@ -11,6 +11,7 @@
 mod capture;
 pub mod children;
 mod environment;
+mod guard_watch;
 pub mod lease;
 mod link;
 pub mod local;
@@ -27,4 +28,4 @@ mod session;
 mod start;
 pub mod voters;
 
-pub use session::{Facts, Feeds, Pace, Processes, Runner, RunnerError, RunnerHandle, SignalReply, Signalled};
+pub use session::{Facts, Feeds, Pace, Processes, Runner, RunnerError, RunnerHandle, SignalReply, Signalled, Silence};
