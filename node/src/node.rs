@@ -28,6 +28,7 @@ use crate::http;
 use crate::local::LocalChildren;
 use crate::runner::children::{ChildEvent, Children, Options};
 use crate::runner::record::SessionRecord;
+use crate::runner::place::Place;
 use crate::runner::voters::connect;
 use crate::runner::{Facts, Feeds, Pace, Runner, RunnerError, RunnerHandle};
 use crate::sessions::{self, Keeper, KeeperHandle};
@@ -56,7 +57,8 @@ pub async fn run(config: Config) -> Result<()> {
     let cluster = identity.cluster().to_owned();
     let folder = DataFolder::open(&config.data, &cluster, &config.name, || rand::rng().next_u64())
         .context("cannot use the data folder")?;
-    let record = SessionRecord::open(&config.data).context("cannot read the sessions of this node")?;
+    let here = Place::here(&lock).context("cannot tell where this node runs")?;
+    let record = SessionRecord::open(&config.data, here).context("cannot read the sessions of this node")?;
     let tuning = match config.network {
         Network::Lan => Tuning::lan(),
         Network::Wan => Tuning::wan(),

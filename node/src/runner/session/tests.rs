@@ -135,7 +135,7 @@ fn play(guard: Guard, test: impl AsyncFnOnce(&mut World)) {
             pid: 1,
         };
         let voters = Voters::new(BTreeMap::from([(leader(), say)]));
-        let record = SessionRecord::open(folder.path()).unwrap();
+        let record = SessionRecord::open(folder.path(), super::super::place::tests::place()).unwrap();
         let pace = Pace { beat: BEAT, lease: LEASE };
         let (runner, _handle) = Runner::<SimRuntime, _>::new(facts, pace, voters, played, record, || 42);
         let stop = CancellationToken::new();
