@@ -213,6 +213,18 @@ async fn when_the_guard_dies_a_stopped_reaper_is_killed_too() {
 }
 
 #[tokio::test]
+async fn a_guard_that_hangs_holds_up_no_node_that_goes() {
+    let mut node = Node::launch().await;
+    node.start(1, &sh("setsid sleep 600 & echo up; sleep 600"));
+    let pid = node.pid_of(1).await;
+    node.wait_for_line("up").await;
+    kill(parent(parent(pid)), "STOP");
+    let gone = tokio::time::timeout(LIMIT, node.children.shutdown(Duration::from_millis(100)));
+    gone.await.expect("the node waits for a guard that hangs");
+    assert!(node.left().is_empty());
+}
+
+#[tokio::test]
 async fn when_the_node_dies_everything_dies_and_the_lock_is_free() {
     let mut node = Node::launch().await;
     node.start(1, &sh("setsid sh -c 'trap \"\" TERM; sleep 600' & trap '' TERM; sleep 600"));

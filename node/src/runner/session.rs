@@ -114,10 +114,18 @@ pub type SignalReply = oneshot::Sender<io::Result<Signalled>>;
 pub enum RunnerError {
     /// The guard died, and nothing that it ran is left.
     #[error("the guard has died: nobody could fence what ran here, and all of it was killed")]
-    GuardLost,
+    GuardLost {
+        /// The sessions that are known to be over by that.
+        over: Vec<SessionId>,
+    },
     /// The guard did not do its duty. It was killed, and nothing that it ran is left.
-    #[error("{0}, so that nobody fenced what ran here: all of it was killed")]
-    GuardSilent(Silence),
+    #[error("{silence}, so that nobody fenced what ran here: all of it was killed")]
+    GuardSilent {
+        /// What was wrong with it.
+        silence: Silence,
+        /// The sessions that are known to be over by that.
+        over: Vec<SessionId>,
+    },
     /// What the guard ran could not be killed in time.
     #[error(
         "{0}, and what it ran may still run: look for processes with PANDO_SESSION in their environment, and kill them \
@@ -134,6 +142,16 @@ pub enum RunnerError {
         /// Why.
         source: io::Error,
     },
+}
+
+impl RunnerError {
+    /// The sessions of which nothing is left, and of which the cluster may not know it.
+    pub fn known_over(&self) -> &[SessionId] {
+        match self {
+            Self::GuardLost { over } | Self::GuardSilent { over, .. } => over,
+            Self::NotCleanedUp(_) | Self::Record { .. } => &[],
+        }
+    }
 }
 
 /// What is wrong with the guard.
@@ -371,7 +389,19 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
                 }
             }
         });
-        if lost.await.unwrap_or(false) { RunnerError::GuardSilent(silence) } else { RunnerError::NotCleanedUp(silence) }
+        if !lost.await.unwrap_or(false) {
+            return RunnerError::NotCleanedUp(silence);
+        }
+        RunnerError::GuardSilent { silence, over: self.own_sessions() }
+    }
+
+    /// The sessions under which this process started anything that may still have run just now.
+    fn own_sessions(&self) -> Vec<SessionId> {
+        let held = match &self.standing {
+            Standing::Held(session) => Some(session.id),
+            Standing::Asking(_) => None,
+        };
+        self.lingering.iter().copied().chain(held).collect()
     }
 
     /// Ends a session whose lease has ended.
@@ -567,7 +597,9 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
 
     fn child(&mut self, event: ChildEvent) -> Result<(), RunnerError> {
         match event {
-            ChildEvent::GuardLost { nothing_left: true } => return Err(RunnerError::GuardLost),
+            ChildEvent::GuardLost { nothing_left: true } => {
+                return Err(RunnerError::GuardLost { over: self.own_sessions() });
+            }
             ChildEvent::GuardLost { nothing_left: false } => return Err(RunnerError::NotCleanedUp(Silence::Dead)),
             // Heard already.
             ChildEvent::GuardAnswered { .. }

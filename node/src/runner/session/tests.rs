@@ -358,7 +358,7 @@ fn a_guard_that_confirms_no_kill_time_is_killed_and_the_node_ends_once_all_is_go
         assert!(beats.is_err(), "nothing is said any more: {beats:?}");
         world.events.send(exited(1)).await.unwrap();
         world.events.send(ChildEvent::GuardLost { nothing_left: true }).await.unwrap();
-        assert!(matches!(world.ended().await, Err(RunnerError::GuardSilent(Silence::Unanswered(_)))));
+        assert!(matches!(world.ended().await, Err(RunnerError::GuardSilent { silence: Silence::Unanswered(_), .. })));
     });
 }
 
@@ -373,7 +373,7 @@ fn a_node_that_is_cut_off_finds_its_hung_guard_and_kills_everything_before_its_l
         world.pass(LEASE - BEAT * 2).await;
         assert_eq!(world.orders(), [Order::Start(Incarnation(1)), Order::KillGuard]);
         world.events.send(ChildEvent::GuardLost { nothing_left: true }).await.unwrap();
-        assert!(matches!(world.ended().await, Err(RunnerError::GuardSilent(Silence::Unanswered(_)))));
+        assert!(matches!(world.ended().await, Err(RunnerError::GuardSilent { silence: Silence::Unanswered(_), .. })));
     });
 }
 
@@ -385,8 +385,25 @@ fn a_lease_that_ends_without_the_guards_word_that_it_killed_ends_the_node() {
         assert_eq!(world.pass(LEASE + BEAT).await, [], "no session is asked for");
         assert_eq!(world.orders(), [Order::KillGuard]);
         world.events.send(ChildEvent::GuardLost { nothing_left: true }).await.unwrap();
-        assert!(matches!(world.ended().await, Err(RunnerError::GuardSilent(Silence::Unfenced))));
+        assert!(matches!(world.ended().await, Err(RunnerError::GuardSilent { silence: Silence::Unfenced, .. })));
     });
+}
+
+#[test]
+fn a_node_whose_guard_is_lost_names_the_sessions_that_are_over_and_none_where_that_is_not_known() {
+    for nothing_left in [true, false] {
+        play(Guard::Works, async |world| {
+            world.grant(FIRST).await;
+            world.tell(LeaderWord::Over { session: FIRST }).await;
+            world.pass(LINGER_LIMIT - BEAT).await;
+            world.grant(SECOND).await;
+            world.pass(BEAT).await;
+            world.events.send(ChildEvent::GuardLost { nothing_left }).await.unwrap();
+            let error = world.ended().await.unwrap_err();
+            let expected: &[SessionId] = if nothing_left { &[FIRST, SECOND] } else { &[] };
+            assert_eq!(error.known_over(), expected, "{error}");
+        });
+    }
 }
 
 #[test]
