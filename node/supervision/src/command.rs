@@ -159,11 +159,13 @@ pub enum EventKind {
     NodeLost,
     /// The rules have a new version.
     RulesRaised,
+    /// A rule panicked on what was due: a bug. It was left out.
+    RulePanicked,
 }
 
 impl EventKind {
     /// Every kind, in order.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::TreeApplied,
         Self::TreeDeleted,
         Self::TreeFailed,
@@ -184,6 +186,7 @@ impl EventKind {
         Self::NodeLeft,
         Self::NodeLost,
         Self::RulesRaised,
+        Self::RulePanicked,
     ];
 
     /// The stable word for it.
@@ -209,6 +212,7 @@ impl EventKind {
             Self::NodeLeft => "node_left",
             Self::NodeLost => "node_lost",
             Self::RulesRaised => "rules_raised",
+            Self::RulePanicked => "rule_panicked",
         }
     }
 }

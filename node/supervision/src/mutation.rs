@@ -64,11 +64,13 @@ pub enum Mutation {
     SpreadIgnored,
     /// A delay that a lost node had begun is forgotten.
     OwedDelayForgotten,
+    /// A rule panics when the delay of a member whose name ends in 0 is over.
+    DelayPanics,
 }
 
 impl Mutation {
     /// Every one.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::BudgetOffByOne,
         Self::WindowClosedInterval,
         Self::NoBackoff,
@@ -98,6 +100,7 @@ impl Mutation {
         Self::ExitRulesIgnored,
         Self::SpreadIgnored,
         Self::OwedDelayForgotten,
+        Self::DelayPanics,
     ];
 }
 
