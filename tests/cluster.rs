@@ -10,5 +10,7 @@ mod kills;
 mod relay;
 #[path = "cluster/restarts.rs"]
 mod restarts;
+#[path = "cluster/snapshots.rs"]
+mod snapshots;
 #[path = "cluster/writes.rs"]
 mod writes;

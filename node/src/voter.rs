@@ -56,7 +56,8 @@ impl Voter {
         let snapshots = SnapshotStore::open(folder.path()).context("cannot open the snapshot")?;
         let (machine, published, events) =
             StateMachine::open(snapshots.clone(), RULES).context("cannot load the snapshot")?;
-        let log = LogStore::open(&folder.log(), &LogOptions::default()).context("cannot open the log")?;
+        let log =
+            LogStore::open(&folder.log(), &LogOptions::for_size(config.log_bytes)).context("cannot open the log")?;
         log.ensure_follows(published.borrow().applied.map(|applied| applied.index)).context("cannot use the log")?;
         let times = config.times;
         let raft_times =
@@ -97,7 +98,7 @@ impl Voter {
         tasks.spawn(questions::answer(raft.clone(), own, about_raft, TRANSFER_LIMIT, stop.clone()));
         let (held, _) = watch::channel(None);
         tasks.spawn(campaign::watch_leader(raft.clone(), identity.clone(), times.heartbeat, held, stop.clone()));
-        let retention = Retention { log, snapshots: snapshots.clone(), limits: Limits::default() };
+        let retention = Retention { log, snapshots: snapshots.clone(), limits: Limits::for_size(config.log_bytes) };
         tasks.spawn(watch_over(
             raft.clone(),
             peers.clone(),

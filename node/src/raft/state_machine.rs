@@ -272,6 +272,8 @@ impl<R: AsyncRuntime> RaftStateMachine<Types<R>> for StateMachine<R> {
         .await?;
         let Header { applied, membership, rules: _ } = header;
         (self.cluster, self.applied, self.membership) = (cluster, applied, Arc::new(membership));
+        let index = self.applied.map(|applied| applied.index);
+        tracing::info!(index, "a snapshot of the leader took the place of the state");
         self.publish();
         Ok(())
     }
