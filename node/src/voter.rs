@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use openraft::impls::TokioRuntime;
 use pando_protocol::client::identity::Identity;
+use pando_supervision::Command;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -17,7 +18,7 @@ use crate::raft::network::{Deadlines, Network};
 use crate::raft::proposer::Proposer;
 use crate::raft::service::Service;
 use crate::raft::state_machine::{Rules, StateMachine};
-use crate::raft::{Raft, bootstrap, campaign, leadership, questions};
+use crate::raft::{Raft, bootstrap, campaign, leadership, questions, raising};
 use crate::storage::identity::DataFolder;
 use crate::storage::log::{LogOptions, LogStore};
 use crate::storage::retention::{Limits, Retention};
@@ -110,8 +111,24 @@ impl Voter {
             fail,
             stop.clone(),
         ));
-        let service =
-            Service::new(raft.clone(), snapshots, config.name.clone(), config.voters.keys().cloned().collect());
+        let (leading, raising) = (control.clone(), control.clone());
+        let state = move || leading.leads().then(|| leading.published.borrow().cluster.head.rules);
+        let propose = async move |version| {
+            tracing::info!(version, "every voter knows newer rules: they are raised");
+            // Where it leads no more the next leader asks anew.
+            _ = raising.propose(Command::RaiseRules(version)).await;
+        };
+        tasks.spawn(raising::raise(
+            raft.clone(),
+            peers.clone(),
+            RULES.known,
+            raising::LOOK_EVERY,
+            state,
+            propose,
+            stop.clone(),
+        ));
+        let names = config.voters.keys().cloned().collect();
+        let service = Service::new(raft.clone(), snapshots, config.name.clone(), names, RULES.known);
         Ok(Self { control, service, raft, failed, tasks })
     }
 
