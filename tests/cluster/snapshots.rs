@@ -5,7 +5,7 @@ use std::path::Path as FilePath;
 
 use pando_protocol::client::Client;
 use pando_protocol::message::{Call, Found, Freshness, Query, Reply};
-use pando_tests::cluster::{Cluster, Options, SOON};
+use pando_tests::cluster::{Cluster, NodeProcess, Options, SOON};
 use pando_tests::wait::wait_until;
 
 /// Applied specs, each of them some 600 KB in the log.
@@ -66,9 +66,9 @@ async fn a_voter_that_was_away_while_the_log_was_cut_catches_up_by_a_snapshot_an
     cluster.all_up().await;
 
     let before = cluster.tree().await;
-    cluster.nodes().for_each(|node| node.kill());
+    cluster.nodes().for_each(NodeProcess::kill);
     cluster.nodes().for_each(|node| node.wait_for_guard());
-    cluster.nodes().for_each(|node| node.start());
+    cluster.nodes().for_each(NodeProcess::start);
     cluster.all_up().await;
     let paths = |rows: &[pando_protocol::view::TreeRow]| rows.iter().map(|row| row.path.clone()).collect::<Vec<_>>();
     assert_eq!(paths(&cluster.tree().await), paths(&before));

@@ -43,7 +43,10 @@ fn one_by_one(cluster: &mut Cluster, wall: u64) -> Vec<Event> {
         events.extend(attempted.unwrap_or_else(|| give_up(cluster, wall, &path)));
     }
     // Where forgetting panics, clients stay known.
-    events.extend(attempt(cluster, wall, |change| change.forget_silent_clients()).unwrap_or_default());
+    let forgotten = attempt(cluster, wall, |change| {
+        change.forget_silent_clients();
+    });
+    events.extend(forgotten.unwrap_or_default());
     events
 }
 
