@@ -12,5 +12,7 @@ mod relay;
 mod renewal;
 #[path = "cluster/restarts.rs"]
 mod restarts;
+#[path = "cluster/snapshots.rs"]
+mod snapshots;
 #[path = "cluster/writes.rs"]
 mod writes;

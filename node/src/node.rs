@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use pando_protocol::client::identity::{Identity, IdentityFiles, Role};
 use pando_protocol::client::quic::{self, Tuning};
 use pando_protocol::ids::NodeName;
 use pando_protocol::message::Channel;
-use pando_protocol::session::NodeRole;
+use pando_protocol::session::{NodeRole, ObituaryReply};
 use rand::Rng;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
@@ -22,17 +23,18 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{Api, may_open};
 use crate::config::{Config, Network};
-use crate::guard::words::VoterAddress;
-use crate::guard::{GuardLock, mark, sweep};
+use crate::guard::words::{Configuration, VoterAddress};
+use crate::guard::{GuardLock, OBITUARY_LIMIT, ObituaryContext, deliver, mark, sweep};
 use crate::http;
 use crate::local::LocalChildren;
 use crate::runner::children::{ChildEvent, Children, Options};
+use crate::runner::place::Place;
 use crate::runner::record::SessionRecord;
 use crate::runner::voters::connect;
 use crate::runner::{Facts, Feeds, Pace, Runner, RunnerError, RunnerHandle};
 use crate::sessions::{self, Keeper, KeeperHandle};
 use crate::storage::identity::DataFolder;
-use crate::transport::{Credentials, IncomingStream, Peers, liveness, server};
+use crate::transport::{self, Credentials, IncomingStream, Peers, liveness, server};
 use crate::voter::{NodeService, Voter};
 
 /// The guard and the reapers of a former node process of this folder have this long to be gone.
@@ -56,7 +58,8 @@ pub async fn run(config: Config) -> Result<()> {
     let cluster = identity.cluster().to_owned();
     let folder = DataFolder::open(&config.data, &cluster, &config.name, || rand::rng().next_u64())
         .context("cannot use the data folder")?;
-    let record = SessionRecord::open(&config.data).context("cannot read the sessions of this node")?;
+    let here = Place::here(&lock).context("cannot tell where this node runs")?;
+    let record = SessionRecord::open(&config.data, here).context("cannot read the sessions of this node")?;
     let tuning = match config.network {
         Network::Lan => Tuning::lan(),
         Network::Wan => Tuning::wan(),
@@ -125,8 +128,10 @@ pub async fn run(config: Config) -> Result<()> {
 
     let ended = until_the_end(&config, runner, feeds, voter.as_mut(), &mut tasks, leave).await;
     // In order: children, then what told of them, then Raft.
-    if ended.is_ok() {
-        children.shutdown(GUARD_LIMIT).await;
+    match &ended {
+        Ok(()) => children.shutdown(GUARD_LIMIT).await,
+        // While its own voter still runs: it may be the leader.
+        Err(error) => report_loss(&config, error).await,
     }
     stop.cancel();
     drop(links);
@@ -178,11 +183,47 @@ async fn launch_children(
     let mut options =
         Options::new(config.name.clone(), config.data.clone(), mark, lock).context("cannot find this program")?;
     options.identity.clone_from(&config.identity);
-    // A dead node's own control plane is dead too: the others are asked first.
+    options.voters = voters_to_tell(config);
+    Children::launch(options).await.context("cannot start the guard")
+}
+
+/// A dead guard cannot tell that nothing is left of what it ran; the node does, where it knows.
+async fn report_loss(config: &Config, error: &anyhow::Error) {
+    let Some(lost) = error.downcast_ref::<RunnerError>() else { return };
+    let configuration = Configuration {
+        node: config.name.clone(),
+        identity: config.identity.as_os_str().as_bytes().to_vec(),
+        voters: voters_to_tell(config),
+        obituary_limit: OBITUARY_LIMIT,
+    };
+    for session in lost.known_over().to_vec() {
+        let configuration = configuration.clone();
+        let told = tokio::task::spawn_blocking(move || {
+            deliver(&configuration, session, "its guard was lost", &mut report_death)
+        });
+        match told.await {
+            Ok(Ok(reply)) => tracing::info!(%session, ?reply, "told the cluster that nothing of this session is left"),
+            Ok(Err(why)) => tracing::warn!(%session, why, "nobody could be told that nothing of this session is left"),
+            Err(error) => tracing::error!(%session, %error, "the obituary was cut short"),
+        }
+    }
+}
+
+/// Tells a voter that everything which ran under a session is gone. Blocking, without a runtime: the guard calls it too.
+///
+/// # Errors
+/// What kept the reply from coming.
+pub fn report_death(context: &ObituaryContext<'_>) -> io::Result<ObituaryReply> {
+    let identity = Identity::load(context.identity).map_err(io::Error::other)?;
+    let voter = context.voter;
+    transport::obituary::send(&identity, &voter.address, &voter.name, context.obituary, context.limit)
+}
+
+/// A dead node's own control plane is dead too: the others are asked first.
+fn voters_to_tell(config: &Config) -> Vec<VoterAddress> {
     let (own, others): (Vec<_>, Vec<_>) = config.voters.iter().partition(|(name, _)| **name == config.name);
     let voter = |(name, address): (&NodeName, &String)| VoterAddress { name: name.clone(), address: address.clone() };
-    options.voters = others.into_iter().chain(own).map(voter).collect();
-    Children::launch(options).await.context("cannot start the guard")
+    others.into_iter().chain(own).map(voter).collect()
 }
 
 type NodeRunner = Runner<TokioRuntime, Children>;

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use openraft::impls::TokioRuntime;
+use pando_supervision::Command;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -16,7 +17,7 @@ use crate::raft::network::{Deadlines, Network};
 use crate::raft::proposer::Proposer;
 use crate::raft::service::Service;
 use crate::raft::state_machine::{Rules, StateMachine};
-use crate::raft::{Raft, bootstrap, campaign, leadership, questions};
+use crate::raft::{Raft, bootstrap, campaign, leadership, questions, raising};
 use crate::storage::identity::DataFolder;
 use crate::storage::log::{LogOptions, LogStore};
 use crate::storage::retention::{Limits, Retention};
@@ -55,7 +56,8 @@ impl Voter {
         let snapshots = SnapshotStore::open(folder.path()).context("cannot open the snapshot")?;
         let (machine, published, events) =
             StateMachine::open(snapshots.clone(), RULES).context("cannot load the snapshot")?;
-        let log = LogStore::open(&folder.log(), &LogOptions::default()).context("cannot open the log")?;
+        let log =
+            LogStore::open(&folder.log(), &LogOptions::for_size(config.log_bytes)).context("cannot open the log")?;
         log.ensure_follows(published.borrow().applied.map(|applied| applied.index)).context("cannot use the log")?;
         let times = config.times;
         let raft_times =
@@ -97,7 +99,7 @@ impl Voter {
         tasks.spawn(questions::answer(raft.clone(), own, about_raft, TRANSFER_LIMIT, stop.clone()));
         let (held, _) = watch::channel(None);
         tasks.spawn(campaign::watch_leader(raft.clone(), credentials.clone(), times.heartbeat, held, stop.clone()));
-        let retention = Retention { log, snapshots: snapshots.clone(), limits: Limits::default() };
+        let retention = Retention { log, snapshots: snapshots.clone(), limits: Limits::for_size(config.log_bytes) };
         tasks.spawn(watch_over(
             raft.clone(),
             peers.clone(),
@@ -109,8 +111,24 @@ impl Voter {
             fail,
             stop.clone(),
         ));
-        let service =
-            Service::new(raft.clone(), snapshots, config.name.clone(), config.voters.keys().cloned().collect());
+        let (leading, raising) = (control.clone(), control.clone());
+        let state = move || leading.leads().then(|| leading.published.borrow().cluster.head.rules);
+        let propose = async move |version| {
+            tracing::info!(version, "every voter knows newer rules: they are raised");
+            // Where it leads no more the next leader asks anew.
+            _ = raising.propose(Command::RaiseRules(version)).await;
+        };
+        tasks.spawn(raising::raise(
+            raft.clone(),
+            peers.clone(),
+            RULES.known,
+            raising::LOOK_EVERY,
+            state,
+            propose,
+            stop.clone(),
+        ));
+        let names = config.voters.keys().cloned().collect();
+        let service = Service::new(raft.clone(), snapshots, config.name.clone(), names, RULES.known);
         Ok(Self { control, service, raft, failed, tasks })
     }
 

@@ -98,7 +98,8 @@ pub async fn bootstrap<SM: RaftStateMachine<NodeTypes>>(
     }
     let mut told = String::new();
     while !raft.is_initialized().await? {
-        let introduction = Introduction { name: own.clone(), raft_id: *raft.node_id(), initialised: false };
+        // What it knows of the rules begins no cluster.
+        let introduction = Introduction { name: own.clone(), raft_id: *raft.node_id(), initialised: false, rules: 0 };
         match decide(&own, configured, &ask(peers, configured, introduction).await) {
             Decision::Initialise(members) => initialise(raft, members).await?,
             Decision::Wait(why) => {
@@ -128,7 +129,11 @@ async fn ask(peers: &Peers, configured: &Configured, own: Introduction) -> BTree
     said
 }
 
-async fn introduce(peers: &Peers, name: &NodeName, address: &str) -> io::Result<Introduction> {
+/// Asks a voter who it is.
+///
+/// # Errors
+/// What kept it from answering.
+pub(super) async fn introduce(peers: &Peers, name: &NodeName, address: &str) -> io::Result<Introduction> {
     let question = Envelope { to: None, request: Request::WhoAreYou };
     let answer: Result<Answer, String> =
         peers.call(Lane::Call, Channel::RaftCall, name, address, &question, QUESTION).await?;
@@ -187,7 +192,7 @@ mod tests {
 
     fn empty(name: &str, raft_id: RaftId) -> (NodeName, Said) {
         let name: NodeName = name.parse().unwrap();
-        (name.clone(), Ok(Introduction { name, raft_id, initialised: false }))
+        (name.clone(), Ok(Introduction { name, raft_id, initialised: false, rules: 1 }))
     }
 
     fn waits(own: &str, said: Vec<(NodeName, Said)>, because: &str) {
@@ -214,7 +219,7 @@ mod tests {
         let silent = ("n3".parse().unwrap(), Err("no answer".to_owned()));
         waits("n1", vec![empty("n1", 1), empty("n2", 2), silent], "n3 does not answer");
         waits("n1", vec![empty("n1", 1), empty("n2", 2)], "n3 was not asked");
-        let known = Introduction { name: "n3".parse().unwrap(), raft_id: 3, initialised: true };
+        let known = Introduction { name: "n3".parse().unwrap(), raft_id: 3, initialised: true, rules: 1 };
         waits("n1", vec![empty("n1", 1), empty("n2", 2), ("n3".parse().unwrap(), Ok(known))], "the cluster exists");
         waits("n1", vec![empty("n1", 1), empty("n2", 1), empty("n3", 3)], "two voters have the Raft id 1");
     }

@@ -23,6 +23,7 @@ use super::bootstrap::{self, Configured};
 use super::campaign;
 use super::memory::{Log, Machine, Store};
 use super::network::{Deadlines, Network};
+use super::raising;
 use super::service::Service;
 use super::types::{Membership, NodeTypes, RaftId, Voter as VoterNode};
 use crate::transport::fixture::Cluster;
@@ -59,6 +60,8 @@ struct Voter {
     address: SocketAddr,
     log: Log,
     machine: Machine,
+    /// The newest version of the rules that it knows.
+    known: u32,
     /// Bound and silent until it begins.
     sockets: Option<(Endpoint, TcpListener)>,
     running: Option<Running>,
@@ -91,7 +94,8 @@ impl Group {
             // Ids in another order than names, as random ones are.
             let raft_id = 1000 - index as u64;
             let (log, machine) = Default::default();
-            group.voters.push(Voter { name, raft_id, address, log, machine, sockets: Some(sockets), running: None });
+            let (sockets, running) = (Some(sockets), None);
+            group.voters.push(Voter { name, raft_id, address, log, machine, known: 1, sockets, running });
         }
         group
     }
@@ -141,7 +145,19 @@ impl Group {
         let (sender, held) = watch::channel(None);
         tasks.spawn(campaign::watch_leader(raft.clone(), credentials, heartbeat, sender, stop.clone()));
         let names = self.configured.keys().cloned().collect();
-        let service = Service::new(raft.clone(), Store, voter.name.clone(), names);
+        let service = Service::new(raft.clone(), Store, voter.name.clone(), names, voter.known);
+        let (leading, writing) = (raft.clone(), raft.clone());
+        let (own, machine) = (voter.raft_id, voter.machine.clone());
+        let state = move || {
+            let leader = leading.server_metrics().borrow_watched().current_leader;
+            (leader == Some(own)).then(|| machine.rules())
+        };
+        let propose = async move |version| {
+            let stamp = Stamp { at: Duration::ZERO, wall: 0 };
+            // Refused where it leads no more: the next leader does it.
+            let _ = writing.client_write(Batch { stamp, commands: vec![Command::RaiseRules(version)] }).await;
+        };
+        tasks.spawn(raising::raise(raft.clone(), peers.clone(), voter.known, heartbeat, state, propose, stop.clone()));
         let serving = tasks.clone();
         tasks.spawn(async move {
             while let Some(stream) = queue.recv().await {
@@ -250,6 +266,16 @@ impl Group {
     /// The batches that a voter applied.
     pub(crate) fn walls(&self, index: usize) -> Vec<u64> {
         self.voters[index].machine.walls()
+    }
+
+    /// The version of the rules that a voter applies.
+    pub(crate) fn rules(&self, index: usize) -> u32 {
+        self.voters[index].machine.rules()
+    }
+
+    /// The newest version of the rules that a voter knows from its next beginning on; 1 unless it is set.
+    pub(crate) fn set_known(&mut self, index: usize, known: u32) {
+        self.voters[index].known = known;
     }
 
     /// How many snapshots a voter installed.

@@ -7,6 +7,7 @@ pub mod leadership;
 pub mod network;
 pub mod proposer;
 pub mod questions;
+pub mod raising;
 pub mod service;
 pub mod state_machine;
 pub mod transfer;

@@ -59,13 +59,15 @@ pub struct Service<SM: RaftStateMachine<NodeTypes>, St> {
     store: St,
     own: NodeName,
     configured: Arc<BTreeSet<NodeName>>,
+    rules: u32,
 }
 
 // By hand, because a derive would ask `SM` for it.
 impl<SM: RaftStateMachine<NodeTypes>, St: Clone> Clone for Service<SM, St> {
     fn clone(&self) -> Self {
-        let Self { raft, store, own, configured } = self;
-        Self { raft: raft.clone(), store: store.clone(), own: own.clone(), configured: configured.clone() }
+        let Self { raft, store, own, configured, rules } = self;
+        let (raft, store) = (raft.clone(), store.clone());
+        Self { raft, store, own: own.clone(), configured: configured.clone(), rules: *rules }
     }
 }
 
@@ -74,9 +76,16 @@ where
     SM: RaftStateMachine<NodeTypes>,
     St: SnapshotStore<Snapshot = SM::SnapshotData>,
 {
-    /// Serves `raft` under the name `own`; `configured` are the voters by configuration.
-    pub fn new(raft: Raft<NodeTypes, SM>, store: St, own: NodeName, configured: BTreeSet<NodeName>) -> Self {
-        Self { raft, store, own, configured: Arc::new(configured) }
+    /// Serves `raft` under the name `own`; `configured` are the voters by configuration, `rules` is the newest version of the
+    /// rules that this node knows.
+    pub fn new(
+        raft: Raft<NodeTypes, SM>,
+        store: St,
+        own: NodeName,
+        configured: BTreeSet<NodeName>,
+        rules: u32,
+    ) -> Self {
+        Self { raft, store, own, configured: Arc::new(configured), rules }
     }
 
     /// Serves one stream of [`pando_protocol::message::Channel::RaftAppend`] until its leader ends it or leads no more.
@@ -178,7 +187,7 @@ where
             return Err(refused(format!("{peer} is no node")));
         }
         let initialised = self.raft.is_initialized().await.map_err(io::Error::other)?;
-        Ok(Introduction { name: self.own.clone(), raft_id: *self.raft.node_id(), initialised })
+        Ok(Introduction { name: self.own.clone(), raft_id: *self.raft.node_id(), initialised, rules: self.rules })
     }
 
     async fn receive_snapshot(

@@ -17,7 +17,7 @@ use futures_util::{Stream, StreamExt};
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{AsyncRuntime, EntryPayload, Instant, OptionalSend, RaftSnapshotBuilder};
 use pando_protocol::rejection::Rejection;
-use pando_supervision::{Applied, Batch, Cluster, Command, Event, Outcome, Stamp};
+use pando_supervision::{Applied, Batch, Cluster, Command, Event, EventKind, Outcome, Stamp};
 use tokio::sync::{broadcast, watch};
 
 use super::types::{CommittedLeaderId, Entry, LogId, Outcomes, RaftId, Types, Voter};
@@ -59,7 +59,7 @@ pub struct Published<R: AsyncRuntime> {
     pub membership: Arc<StoredMembership>,
     /// When this node applied it, by its monotonic clock: from here a new leader carries cluster time on.
     pub at: R::Instant,
-    /// Commands that panicked in the rules since this process began. More than zero is an alert: a bug.
+    /// Commands, and delays that were over, that panicked in the rules since this process began. More than zero is an alert: a bug.
     pub panics: u64,
 }
 
@@ -142,7 +142,11 @@ impl<R: AsyncRuntime> StateMachine<R> {
                 for (position, text) in &result.panics {
                     tracing::error!(index = log_id.index, position, text, "a command panicked and was left out");
                 }
-                self.panics += result.panics.len() as u64;
+                let due = result.events.iter().filter(|event| event.kind == EventKind::RulePanicked);
+                for event in due.clone() {
+                    tracing::error!(index = log_id.index, path = ?event.path, "what was due panicked and was left out");
+                }
+                self.panics += result.panics.len() as u64 + due.count() as u64;
                 (Outcomes(result.outcomes), result.events)
             }
         };
@@ -268,6 +272,8 @@ impl<R: AsyncRuntime> RaftStateMachine<Types<R>> for StateMachine<R> {
         .await?;
         let Header { applied, membership, rules: _ } = header;
         (self.cluster, self.applied, self.membership) = (cluster, applied, Arc::new(membership));
+        let index = self.applied.map(|applied| applied.index);
+        tracing::info!(index, "a snapshot of the leader took the place of the state");
         self.publish();
         Ok(())
     }

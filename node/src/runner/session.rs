@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::children::{ChildEvent, Children, Start};
+use super::guard_watch::GuardWatch;
 use super::lease::Lease;
 use super::local::{Outbox, Runs};
 use super::record::SessionRecord;
@@ -26,7 +27,8 @@ use crate::guard::{BootTime, FENCE_MARGIN};
 const LEAVE_LIMIT: Duration = Duration::from_secs(30);
 /// Once everything has stopped, the cluster has this long to confirm it.
 const LAST_WORD_LIMIT: Duration = Duration::from_secs(2);
-/// After a session is over, its processes have this long to be gone before a new one is asked for without that proof.
+/// After a session is over, its processes have this long to be gone before a new one is asked for without that proof: only the
+/// kernel can hold them up then, since the guard has answered.
 const LINGER_LIMIT: Duration = Duration::from_secs(2);
 /// A guard that does not do its duty is killed, and what it ran has this long to be gone before the node ends.
 const CLEAN_UP_LIMIT: Duration = Duration::from_secs(10);
@@ -64,7 +66,9 @@ pub trait Processes: Send + 'static {
     fn renew(&mut self, session: SessionId, kill_at: BootTime);
     /// Kills everything under the session now.
     fn end_session(&mut self, session: SessionId);
-    /// Kills whoever should kill at `kill_at` and does not answer: [`ChildEvent::GuardLost`] follows when nothing is left.
+    /// Asks whoever kills at `kill_at` whether it is there: [`ChildEvent::GuardAnswered`] follows.
+    fn call_guard(&mut self, number: u64);
+    /// Kills whoever should kill at `kill_at` and does not answer: [`ChildEvent::GuardLost`] follows.
     fn kill_guard(&mut self);
 }
 
@@ -94,6 +98,9 @@ impl Processes for Children {
     fn end_session(&mut self, session: SessionId) {
         Self::end_session(self, session);
     }
+    fn call_guard(&mut self, number: u64) {
+        Self::call_guard(self, number);
+    }
     fn kill_guard(&mut self) {
         Self::kill_guard(self);
     }
@@ -105,18 +112,26 @@ pub type SignalReply = oneshot::Sender<io::Result<Signalled>>;
 /// Why the runner ended without being told to.
 #[derive(Debug, thiserror::Error)]
 pub enum RunnerError {
-    /// The guard died.
-    #[error("the guard has died: nobody could fence what runs here")]
-    GuardLost,
-    /// The guard did not answer. It was killed, and nothing that it ran is left.
-    #[error("the guard had not confirmed a lease for {0:?}, so that nobody fenced what ran here: all of it was killed")]
-    GuardSilent(Duration),
-    /// The guard did not answer, and what it ran could not be killed in time.
+    /// The guard died, and nothing that it ran is left.
+    #[error("the guard has died: nobody could fence what ran here, and all of it was killed")]
+    GuardLost {
+        /// The sessions that are known to be over by that.
+        over: Vec<SessionId>,
+    },
+    /// The guard did not do its duty. It was killed, and nothing that it ran is left.
+    #[error("{silence}, so that nobody fenced what ran here: all of it was killed")]
+    GuardSilent {
+        /// What was wrong with it.
+        silence: Silence,
+        /// The sessions that are known to be over by that.
+        over: Vec<SessionId>,
+    },
+    /// What the guard ran could not be killed in time.
     #[error(
-        "the guard had not confirmed a lease for {0:?}, and what it ran may still run: look for processes with \
-         PANDO_SESSION in their environment, and kill them before you start this node again"
+        "{0}, and what it ran may still run: look for processes with PANDO_SESSION in their environment, and kill them \
+         before you start this node again"
     )]
-    NotCleanedUp(Duration),
+    NotCleanedUp(Silence),
     /// The session could not be written down before anything starts under it.
     #[error(
         "the session could not be written to {path}: free some space or repair the disk, then start the node again"
@@ -127,6 +142,30 @@ pub enum RunnerError {
         /// Why.
         source: io::Error,
     },
+}
+
+impl RunnerError {
+    /// The sessions of which nothing is left, and of which the cluster may not know it.
+    pub fn known_over(&self) -> &[SessionId] {
+        match self {
+            Self::GuardLost { over } | Self::GuardSilent { over, .. } => over,
+            Self::NotCleanedUp(_) | Self::Record { .. } => &[],
+        }
+    }
+}
+
+/// What is wrong with the guard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Silence {
+    /// It is dead.
+    #[error("the guard has died")]
+    Dead,
+    /// It owed a word for so long.
+    #[error("the guard has not answered for {0:?}")]
+    Unanswered(Duration),
+    /// The lease is over, and it did not say that it killed.
+    #[error("the guard did not say that it killed what ran under a lease that has ended")]
+    Unfenced,
 }
 
 /// A signal sent to a child, by an operator.
@@ -180,6 +219,7 @@ pub struct Runner<R: AsyncRuntime, P: Processes> {
     standing: Standing<R>,
     /// Sessions that are over, whose processes are not known to be gone.
     lingering: BTreeSet<SessionId>,
+    guard: GuardWatch,
     requests: mpsc::Receiver<Request>,
     dice: fn() -> u64,
     /// Told to go: no new session is asked for.
@@ -199,8 +239,10 @@ struct Asking {
     nonce: u64,
     /// When this nonce was first sent: a lease counts from there.
     first: Option<BootTime>,
-    /// Not before this, unless nothing lingers.
+    /// While something lingers, not before this.
     not_before: BootTime,
+    /// While something lingers, not before the guard has answered a call after this one, and so has killed it.
+    after_call: u64,
 }
 
 struct Session<R: AsyncRuntime> {
@@ -251,7 +293,9 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         dice: fn() -> u64,
     ) -> (Self, RunnerHandle) {
         let (handle, requests) = mpsc::channel(64);
-        let asking = Asking { nonce: dice(), first: None, not_before: processes.now() };
+        let now = processes.now();
+        let asking = Asking { nonce: dice(), first: None, not_before: now, after_call: 0 };
+        let guard = GuardWatch::new(pace.lease, now);
         let (standing, lingering) = (Standing::Asking(asking), BTreeSet::new());
         let runner = Self {
             facts,
@@ -261,6 +305,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
             record,
             standing,
             lingering,
+            guard,
             requests,
             dice,
             is_leaving: false,
@@ -279,10 +324,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
             if self.has_left() {
                 return Ok(());
             }
-            let wake = match &self.standing {
-                Standing::Held(session) => session.runs.next_start().map_or(beat_at, |start| start.min(beat_at)),
-                Standing::Asking(_) => beat_at,
-            };
+            let wake = self.wake(beat_at);
             let input = tokio::select! {
                 biased;
                 () = feeds.stop.cancelled(), if !self.is_leaving => Input::ToldToGo,
@@ -291,15 +333,19 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
                 Some(request) = self.requests.recv() => Input::Request(request),
                 () = R::sleep_until(wake) => Input::Time,
             };
+            // What the guard says counts before its silence is judged.
+            if let Input::Child(Some(event)) = &input {
+                self.hear_guard(event);
+            }
             // Before anything is done: a process that was stopped for a while goes on here, under a session that may be over.
-            if self.guard_is_silent() {
-                return Err(self.without_guard(&mut feeds.children).await);
+            if let Some(silence) = self.silence() {
+                return Err(self.without_guard(silence, &mut feeds.children).await);
             }
             self.end_lease();
             match input {
                 Input::ToldToGo => self.leave(),
                 Input::Child(Some(event)) => self.child(event)?,
-                Input::Child(None) => return Err(RunnerError::GuardLost),
+                Input::Child(None) => return Err(RunnerError::NotCleanedUp(Silence::Dead)),
                 Input::Heard(heard) => self.hear(heard)?,
                 Input::Request(request) => self.request(request),
                 Input::Time => {}
@@ -312,33 +358,57 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         }
     }
 
-    fn guard_is_silent(&mut self) -> bool {
+    /// When there is something to do though nothing is heard.
+    fn wake(&self, beat_at: R::Instant) -> R::Instant {
+        let Standing::Held(session) = &self.standing else { return beat_at };
         let now = self.processes.now();
-        match &mut self.standing {
-            Standing::Held(session) => session.lease.guard_is_silent(now),
-            Standing::Asking(_) => false,
+        let look = R::Instant::now() + session.lease.next_look(now).since(now);
+        session.runs.next_start().into_iter().fold(beat_at.min(look), R::Instant::min)
+    }
+
+    /// What is wrong with the guard, if anything.
+    fn silence(&mut self) -> Option<Silence> {
+        let now = self.processes.now();
+        if self.guard.is_silent(now) {
+            return Some(Silence::Unanswered(self.guard.patience()));
         }
+        let Standing::Held(session) = &mut self.standing else { return None };
+        session.lease.fence_is_missing(now).then_some(Silence::Unfenced)
     }
 
     /// Nobody may be there to fence what runs here: no more is beaten, and it is killed by way of its guard.
-    async fn without_guard(&mut self, children: &mut mpsc::Receiver<ChildEvent>) -> RunnerError {
-        let silent = self.pace.lease / 2;
-        tracing::error!("the guard does not confirm leases: it is killed with everything that runs here");
+    async fn without_guard(&mut self, silence: Silence, children: &mut mpsc::Receiver<ChildEvent>) -> RunnerError {
+        tracing::error!(%silence, "the guard is killed with everything that runs here");
         self.processes.kill_guard();
-        let gone = R::timeout(CLEAN_UP_LIMIT, async {
-            while children.recv().await.is_some_and(|event| event != ChildEvent::GuardLost) {}
+        let lost = R::timeout(CLEAN_UP_LIMIT, async {
+            loop {
+                match children.recv().await {
+                    Some(ChildEvent::GuardLost { nothing_left }) => return nothing_left,
+                    Some(_) => {}
+                    None => return false,
+                }
+            }
         });
-        match gone.await {
-            Ok(()) => RunnerError::GuardSilent(silent),
-            Err(_) => RunnerError::NotCleanedUp(silent),
+        if !lost.await.unwrap_or(false) {
+            return RunnerError::NotCleanedUp(silence);
         }
+        RunnerError::GuardSilent { silence, over: self.own_sessions() }
+    }
+
+    /// The sessions under which this process started anything that may still have run just now.
+    fn own_sessions(&self) -> Vec<SessionId> {
+        let held = match &self.standing {
+            Standing::Held(session) => Some(session.id),
+            Standing::Asking(_) => None,
+        };
+        self.lingering.iter().copied().chain(held).collect()
     }
 
     /// Ends a session whose lease has ended.
     fn end_lease(&mut self) {
         let Standing::Held(session) = &self.standing else { return };
         if session.lease.is_over(self.processes.now()) {
-            tracing::warn!(session = %session.id, "the lease has ended: everything that ran under this session was killed");
+            tracing::warn!(session = %session.id, "the lease has ended: what runs under this session is being killed");
             self.session_over();
         }
     }
@@ -346,9 +416,13 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
     /// Asks, or beats and says again what is not confirmed.
     fn beat(&mut self) {
         let now = self.processes.now();
+        // Whether or not the network lets anything renew a kill time.
+        let call = self.guard.call(now);
+        self.processes.call_guard(call);
         match &mut self.standing {
             Standing::Asking(asking) => {
-                if self.lingering.is_empty() || now >= asking.not_before {
+                let is_killed = now >= asking.not_before && self.guard.has_answered_after(asking.after_call);
+                if self.lingering.is_empty() || is_killed {
                     self.ask(now);
                 }
             }
@@ -415,7 +489,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         match word {
             LeaderWord::Answer { session: id, number } if id == session.id => {
                 if let Some(end) = session.lease.answered(number) {
-                    session.lease.told_guard(self.processes.now());
+                    self.guard.told_kill_time(self.processes.now());
                     self.processes.renew(id, end.minus(FENCE_MARGIN));
                 }
             }
@@ -437,7 +511,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
     fn granted(&mut self, nonce: u64, id: SessionId) -> Result<(), RunnerError> {
         let Standing::Asking(asking) = &self.standing else { return Ok(()) };
         let Some(asked) = asking.first.filter(|_| asking.nonce == nonce) else { return Ok(()) };
-        let mut lease = Lease::granted(self.pace.lease, asked);
+        let lease = Lease::granted(self.pace.lease, asked);
         if lease.is_over(self.processes.now()) {
             return Ok(());
         }
@@ -445,8 +519,8 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         self.record
             .begin(id, self.lingering.is_empty())
             .map_err(|source| RunnerError::Record { path: self.record.path(), source })?;
-        lease.told_guard(self.processes.now());
-        self.processes.renew(id, lease.end().minus(FENCE_MARGIN));
+        self.guard.told_kill_time(self.processes.now());
+        self.processes.renew(id, lease.kill_at());
         tracing::info!(session = %id, "a session is granted");
         self.refusal = None;
         let (runs, outbox) = (Runs::default(), Outbox::default());
@@ -458,7 +532,10 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
     /// The session is over for good: nothing is done or said under it any more.
     fn session_over(&mut self) {
         let now = self.processes.now();
-        let asking = Asking { nonce: (self.dice)(), first: None, not_before: now.plus(LINGER_LIMIT) };
+        let (not_before, after_call) = (now.plus(LINGER_LIMIT), self.guard.called());
+        let asking = Asking { nonce: (self.dice)(), first: None, not_before, after_call };
+        // What is over needs no kill time; that it ends is heard in the answer to a call.
+        self.guard.settled_kill_time();
         if let Standing::Held(session) = std::mem::replace(&mut self.standing, Standing::Asking(asking)) {
             self.processes.end_session(session.id);
             self.lingering.insert(session.id);
@@ -498,33 +575,42 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         }
     }
 
-    fn child(&mut self, event: ChildEvent) -> Result<(), RunnerError> {
+    /// What the guard says of itself and of whole sessions.
+    fn hear_guard(&mut self, event: &ChildEvent) {
         match event {
-            ChildEvent::GuardLost => return Err(RunnerError::GuardLost),
-            ChildEvent::Renewed { session, .. } => {
-                if let Standing::Held(held) = &mut self.standing
-                    && held.id == session
-                {
-                    held.lease.guard_confirmed();
-                }
+            ChildEvent::GuardAnswered { number } => self.guard.answered(*number),
+            ChildEvent::Renewed { session, .. } if self.holds(*session) => self.guard.settled_kill_time(),
+            ChildEvent::Fenced { session } if self.holds(*session) => {
+                tracing::warn!(%session, "no beat was answered in time: the guard has killed what ran under this session");
+                self.session_over();
             }
-            ChildEvent::Fenced { session } => {
-                if self.holds(session) {
-                    tracing::warn!(%session, "no beat was answered in time: the guard has killed what ran under this session");
+            ChildEvent::SessionGone { session } => {
+                if self.holds(*session) {
                     self.session_over();
                 }
+                self.lingering.remove(session);
+                tracing::info!(%session, "nothing that ran under this session is left");
             }
+            _ => {}
+        }
+    }
+
+    fn child(&mut self, event: ChildEvent) -> Result<(), RunnerError> {
+        match event {
+            ChildEvent::GuardLost { nothing_left: true } => {
+                return Err(RunnerError::GuardLost { over: self.own_sessions() });
+            }
+            ChildEvent::GuardLost { nothing_left: false } => return Err(RunnerError::NotCleanedUp(Silence::Dead)),
+            // Heard already.
+            ChildEvent::GuardAnswered { .. }
+            | ChildEvent::Renewed { .. }
+            | ChildEvent::Fenced { .. }
+            | ChildEvent::SessionGone { .. } => {}
             ChildEvent::Started { path, incarnation, pid, .. } => {
                 self.observe_alive(incarnation, Observation::Started { path, incarnation, pid });
             }
             ChildEvent::Ready { path, incarnation, .. } => {
                 self.observe_alive(incarnation, Observation::Ready { path, incarnation });
-            }
-            ChildEvent::SessionGone { session } => {
-                if self.holds(session) {
-                    self.session_over();
-                }
-                self.lingering.remove(&session);
             }
             ChildEvent::NeverStarted { path, incarnation } => self.never_started(path, incarnation),
             ChildEvent::Exited { path, incarnation, mut exit, .. } => {

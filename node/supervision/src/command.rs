@@ -171,11 +171,13 @@ pub enum EventKind {
     NodeRemoved,
     /// An operator stopped a member as dangerous to start.
     MemberQuarantined,
+    /// A rule panicked on what was due: a bug. It was left out.
+    RulePanicked,
 }
 
 impl EventKind {
     /// Every kind, in order.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::TreeApplied,
         Self::TreeDeleted,
         Self::TreeFailed,
@@ -202,6 +204,7 @@ impl EventKind {
         Self::NodeUndrained,
         Self::NodeRemoved,
         Self::MemberQuarantined,
+        Self::RulePanicked,
     ];
 
     /// The stable word for it.
@@ -233,6 +236,7 @@ impl EventKind {
             Self::NodeUndrained => "node_undrained",
             Self::NodeRemoved => "node_removed",
             Self::MemberQuarantined => "member_quarantined",
+            Self::RulePanicked => "rule_panicked",
         }
     }
 }

@@ -7,7 +7,8 @@
 //!                                    ├─► next_deadline      when a tick is due
 //!                                    └─► report             what people see
 //!
-//!   apply ─┬─ trees        specs, and what changed ones change ┐
+//!   apply ─┬─ due          delays that are over
+//!          ├─ trees        specs, and what changed ones change ┐
 //!          ├─ operators    start, stop, restart               │
 //!          ├─ nodes        sessions, reports, losses          ├──► supervisors, stopping ──► placement
 //!          └─ endings      who pays for an ending             ┘   │    └── restarts: budgets and backoff
@@ -26,6 +27,7 @@ pub mod command;
 mod departures;
 pub mod desired;
 mod differences;
+mod due;
 mod endings;
 mod explain;
 mod groups;

@@ -80,11 +80,13 @@ pub enum Mutation {
     PlacesLeak,
     /// A drained node is given work.
     DrainIgnored,
+    /// A rule panics when the delay of a member whose name ends in 0 is over.
+    DelayPanics,
 }
 
 impl Mutation {
     /// Every one.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 38] = [
         Self::BudgetOffByOne,
         Self::WindowClosedInterval,
         Self::NoBackoff,
@@ -122,6 +124,7 @@ impl Mutation {
         Self::ColocationIgnored,
         Self::PlacesLeak,
         Self::DrainIgnored,
+        Self::DelayPanics,
     ];
 }
 

@@ -93,7 +93,9 @@ impl Coverage {
     /// Everything that should be reached and was reached less often than `least`.
     pub fn short_of(&self, least: u64) -> Vec<String> {
         let accepted = ACCEPTED.iter().map(ToString::to_string);
-        let events = EventKind::ALL.iter().map(|kind| format!("event {}", kind.as_str()));
+        // A panic in a rule ends the sequence as a finding.
+        let kinds = EventKind::ALL.iter().filter(|kind| **kind != EventKind::RulePanicked);
+        let events = kinds.map(|kind| format!("event {}", kind.as_str()));
         let reached = |name: &String| self.counts.get(name).copied().unwrap_or(0);
         accepted.chain(events).filter(|name| reached(name) < least).collect()
     }

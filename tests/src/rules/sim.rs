@@ -9,7 +9,9 @@ use pando_protocol::message::{Change, Write};
 use pando_protocol::session::{Observation, SessionRequest};
 use pando_protocol::spec::Signal;
 use pando_supervision::desired::{Local, desired};
-use pando_supervision::{Applied, Cluster, Command, Done, EndProof, Event, Stamp, apply, invariants, next_deadline};
+use pando_supervision::{
+    Applied, Cluster, Command, Done, EndProof, Event, EventKind, Stamp, apply, invariants, next_deadline,
+};
 
 use super::copies::Copies;
 use super::coverage::Coverage;
@@ -77,6 +79,9 @@ impl Sim {
         let before = self.cluster.clone();
         let applied = apply(&mut self.cluster, stamp, command.clone());
         self.events.extend(applied.events.iter().cloned());
+        if let Some(panicked) = applied.events.iter().find(|event| event.kind == EventKind::RulePanicked) {
+            return Err(panicked.text.clone());
+        }
         let held = |broken: Result<(), Vec<String>>| broken.map_err(|broken| broken.join("; "));
         held(invariants::check(&self.cluster))?;
         held(invariants::check_step(&before, &self.cluster))?;
