@@ -279,7 +279,7 @@ impl Change<'_> {
 
     /// A crash restart stays on its node; placement decides only where that cannot take it.
     fn restart_process(&mut self, path: &Path, run: &Run, cause: &Arc<CauseChain>, payer: String) {
-        let wait = self.next_delay(path);
+        let wait = self.next_delay(path, cause);
         self.note(path, cause, true, payer, format!("restarts after {}", human(wait)));
         self.process(path).refused_by.clear();
         let refused = matches!(cause.innermost(), Some(cause) if cause.class == CauseClass::StartFailed);
