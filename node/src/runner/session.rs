@@ -186,6 +186,8 @@ pub struct Runner<R: AsyncRuntime, P: Processes> {
     is_leaving: bool,
     /// Why no session was granted, as it was told last.
     refusal: Option<String>,
+    /// The newest session that was ever begun. Numbers grow, so that any later one was not.
+    newest_begun: Option<SessionId>,
 }
 
 enum Standing<R: AsyncRuntime> {
@@ -253,6 +255,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         let (handle, requests) = mpsc::channel(64);
         let asking = Asking { nonce: dice(), first: None, not_before: processes.now() };
         let (standing, lingering) = (Standing::Asking(asking), BTreeSet::new());
+        let newest_begun = record.sessions().into_iter().max();
         let runner = Self {
             facts,
             pace,
@@ -265,6 +268,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
             dice,
             is_leaving: false,
             refusal: None,
+            newest_begun,
         };
         (runner, RunnerHandle(handle))
     }
@@ -370,7 +374,8 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
 
     fn ask(&mut self, now: BootTime) {
         let Standing::Asking(asking) = &mut self.standing else { return };
-        // A nonce that waited for half a lease would be granted a session that is nearly over.
+        // A nonce that waited for half a lease would be granted a session that is nearly over: a lease counts from when its
+        // nonce was first sent, since the leader may count it from there too.
         if asking.first.is_some_and(|first| now.since(first) > self.pace.lease / 2) {
             (asking.nonce, asking.first) = ((self.dice)(), None);
         }
@@ -435,17 +440,22 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
     }
 
     fn granted(&mut self, nonce: u64, id: SessionId) -> Result<(), RunnerError> {
-        let Standing::Asking(asking) = &self.standing else { return Ok(()) };
-        let Some(asked) = asking.first.filter(|_| asking.nonce == nonce) else { return Ok(()) };
-        let mut lease = Lease::granted(self.pace.lease, asked);
-        if lease.is_over(self.processes.now()) {
+        let now = self.processes.now();
+        let asked = match &self.standing {
+            Standing::Asking(asking) => asking.first.filter(|_| asking.nonce == nonce),
+            Standing::Held(_) => None,
+        };
+        let lease = asked.map(|asked| Lease::granted(self.pace.lease, asked)).filter(|lease| !lease.is_over(now));
+        let Some(mut lease) = lease else {
+            self.decline(nonce, id);
             return Ok(());
-        }
+        };
         // Before anything starts under it: the next node process proves it over by this file.
         self.record
             .begin(id, self.lingering.is_empty())
             .map_err(|source| RunnerError::Record { path: self.record.path(), source })?;
-        lease.told_guard(self.processes.now());
+        self.newest_begun = Some(id);
+        lease.told_guard(now);
         self.processes.renew(id, lease.end().minus(FENCE_MARGIN));
         tracing::info!(session = %id, "a session is granted");
         self.refusal = None;
@@ -453,6 +463,22 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         self.standing = Standing::Held(Box::new(Session { id, lease, runs, outbox, leader: None, leaving: None }));
         self.beat();
         Ok(())
+    }
+
+    /// Says of a session that was granted too late that nothing runs under it, and nothing ever will: what was assigned to it
+    /// would stand still for a lease, and count as lost. Said once; where that is not heard, the lease ends it.
+    fn decline(&mut self, nonce: u64, id: SessionId) {
+        if self.newest_begun >= Some(id) {
+            return; // Told again of a session that was begun.
+        }
+        if let Standing::Asking(asking) = &mut self.standing
+            && asking.nonce == nonce
+        {
+            // Never begun, also when it is granted once more.
+            (asking.nonce, asking.first) = ((self.dice)(), None);
+        }
+        tracing::info!(session = %id, "a session was granted too late, and is not begun");
+        self.voters.say(&RunnerWord::Observe { session: id, number: 1, observation: Observation::Left });
     }
 
     /// The session is over for good: nothing is done or said under it any more.
