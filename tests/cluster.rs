@@ -4,6 +4,8 @@
 mod cases;
 #[path = "cluster/failover.rs"]
 mod failover;
+#[path = "cluster/health.rs"]
+mod health;
 #[path = "cluster/kills.rs"]
 mod kills;
 #[path = "cluster/majority.rs"]

@@ -10,6 +10,7 @@
 //!
 //! Decides nothing about supervision; the rules do.
 
+mod confirm;
 mod forward;
 mod operate;
 mod read;
@@ -24,6 +25,7 @@ use openraft::impls::TokioRuntime;
 use pando_protocol::ids::NodeName;
 
 use crate::control::Control;
+use crate::freshness::Freshness;
 use crate::local::LocalChildren;
 use crate::transport::Peers;
 
@@ -35,6 +37,8 @@ pub struct Api {
     pub cluster: String,
     /// The replicated state; `None` on an agent.
     pub control: Option<Control<TokioRuntime>>,
+    /// How fresh that is; `None` on an agent.
+    pub freshness: Option<Freshness>,
     /// The ways to other nodes.
     pub peers: Peers,
     /// The configured voters.

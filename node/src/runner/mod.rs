@@ -27,4 +27,4 @@ mod session;
 mod start;
 pub mod voters;
 
-pub use session::{Facts, Feeds, Pace, Processes, Runner, RunnerError, RunnerHandle, SignalReply, Signalled};
+pub use session::{Facts, Feeds, Pace, Presence, Processes, Runner, RunnerError, RunnerHandle, SignalReply, Signalled};

@@ -12,7 +12,7 @@ use pando_protocol::ids::{Incarnation, NodeName, Path, SessionId};
 use pando_protocol::session::{Desired, LeaderWord, NodeRole, Observation, RunnerWord, SessionRequest};
 use pando_protocol::spec::{Label, ProcessSpec, Signal};
 use pando_supervision::desired::{Action, Local, plan};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::children::{ChildEvent, Children, Start};
@@ -138,9 +138,21 @@ pub struct Signalled {
     pub pid: u32,
 }
 
+/// A node's standing with the cluster, as its runner knows it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Presence {
+    /// The session that it holds; `None`: nothing may run here.
+    pub session: Option<SessionId>,
+    /// How many children have a process here, as of the last beat.
+    pub children: usize,
+}
+
 /// A way to the runner.
 #[derive(Debug, Clone)]
-pub struct RunnerHandle(mpsc::Sender<Request>);
+pub struct RunnerHandle {
+    requests: mpsc::Sender<Request>,
+    presence: watch::Receiver<Presence>,
+}
 
 #[derive(Debug)]
 struct Request {
@@ -150,13 +162,18 @@ struct Request {
 }
 
 impl RunnerHandle {
+    /// Whether a session is held, and how much runs here.
+    pub fn presence(&self) -> Presence {
+        self.presence.borrow().clone()
+    }
+
     /// Sends a signal to what runs here at `path`.
     ///
     /// # Errors
     /// [`io::ErrorKind::NotFound`] where nothing runs here at that path; what the kernel says otherwise.
     pub async fn signal(&self, path: Path, signal: Signal) -> io::Result<Signalled> {
         let (reply, answer) = oneshot::channel();
-        _ = self.0.send(Request { path, signal, reply }).await;
+        _ = self.requests.send(Request { path, signal, reply }).await;
         answer.await.unwrap_or_else(|_| Err(io::Error::other("the node is stopping")))
     }
 }
@@ -181,6 +198,7 @@ pub struct Runner<R: AsyncRuntime, P: Processes> {
     /// Sessions that are over, whose processes are not known to be gone.
     lingering: BTreeSet<SessionId>,
     requests: mpsc::Receiver<Request>,
+    presence: watch::Sender<Presence>,
     dice: fn() -> u64,
     /// Told to go: no new session is asked for.
     is_leaving: bool,
@@ -253,6 +271,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         dice: fn() -> u64,
     ) -> (Self, RunnerHandle) {
         let (handle, requests) = mpsc::channel(64);
+        let (present, presence) = watch::channel(Presence::default());
         let asking = Asking { nonce: dice(), first: None, not_before: processes.now() };
         let (standing, lingering) = (Standing::Asking(asking), BTreeSet::new());
         let newest_begun = record.sessions().into_iter().max();
@@ -265,12 +284,13 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
             standing,
             lingering,
             requests,
+            presence: present,
             dice,
             is_leaving: false,
             refusal: None,
             newest_begun,
         };
-        (runner, RunnerHandle(handle))
+        (runner, RunnerHandle { requests: handle, presence })
     }
 
     /// Runs until `stop` and everything has stopped, or until the guard is lost.
@@ -312,8 +332,27 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
             if R::Instant::now() >= beat_at {
                 beat_at = R::Instant::now() + self.pace.beat;
                 self.beat();
+                self.tell_presence();
+            }
+            if self.presence.borrow().session != self.session() {
+                self.tell_presence();
             }
         }
+    }
+
+    fn session(&self) -> Option<SessionId> {
+        match &self.standing {
+            Standing::Held(session) => Some(session.id),
+            Standing::Asking(_) => None,
+        }
+    }
+
+    fn tell_presence(&self) {
+        let children = match &self.standing {
+            Standing::Held(session) => session.runs.count(),
+            Standing::Asking(_) => 0,
+        };
+        self.presence.send_replace(Presence { session: self.session(), children });
     }
 
     fn guard_is_silent(&mut self) -> bool {
