@@ -152,6 +152,14 @@ async fn health_and_metrics_tell_a_crash_a_loss_a_failed_tree_its_clearing_and_t
         sample(&cluster, voter, "pando_view_age_seconds", |age| age == Some(0.0)).await;
     }
     until(&cluster, "n4", "/readyz", 200, "ok: n4 holds session").await;
+
+    // The same where a follower is left alone, which knows of no leader.
+    let leads_now = cluster.leader().await;
+    let follower = if leads_now == leader { others[1] } else { &leader };
+    cluster.node(&leads_now).kill();
+    for path in ["/readyz", "/readyz/shop"] {
+        until(&cluster, follower, path, 503, &format!("no leader; view of {follower}, ")).await;
+    }
 }
 
 fn stale_tree() -> pando_protocol::message::Call {
