@@ -90,7 +90,7 @@ impl Api {
         let mut age = leadership.without_since.map_or(Duration::ZERO, |since| since.elapsed());
         let mut leader = leadership.leader.map(|leader| leader.name);
         // A leader that lost its majority takes itself for one, and whoever follows it does too.
-        let seen = self.freshness.as_ref().map(|freshness| freshness.seen());
+        let seen = self.freshness.as_ref().map(crate::freshness::Freshness::seen);
         if let Some(seen) = seen.filter(|seen| !confirmed && seen.leader.is_none()) {
             (age, leader) = (age.max(seen.age()), None);
         }

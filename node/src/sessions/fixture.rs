@@ -18,6 +18,9 @@ use crate::control::{Control, EventFeed, Leadership, NotProposed, Proposal, Publ
 
 pub const LEASE: Duration = Duration::from_secs(2);
 
+/// A command, and the only leadership in which it may be written.
+type Proposed = (Option<u64>, Command);
+
 /// What the test switches while the plane runs.
 #[derive(Debug)]
 pub struct Plane {
@@ -29,8 +32,8 @@ pub struct Plane {
     pub proves: Arc<AtomicBool>,
     /// Whether the rules panic on exits.
     pub chokes: Arc<AtomicBool>,
-    /// All that was proposed, in order, with the only leadership in which it may be written.
-    pub proposed: Arc<Mutex<Vec<(Option<u64>, Command)>>>,
+    /// All that was proposed, in order.
+    pub proposed: Arc<Mutex<Vec<Proposed>>>,
     led: watch::Sender<Leadership<SimRuntime>>,
 }
 
@@ -125,7 +128,7 @@ impl Plane {
 
     fn grants(&self) -> Vec<(Option<u64>, u64)> {
         let proposed = self.proposed.lock().unwrap();
-        let nonce = |(round, command): &(Option<u64>, Command)| match command {
+        let nonce = |(round, command): &Proposed| match command {
             Command::GrantSession(request) => Some((*round, request.nonce)),
             _ => None,
         };
