@@ -4,8 +4,12 @@
 mod cases;
 #[path = "cluster/failover.rs"]
 mod failover;
+#[path = "cluster/health.rs"]
+mod health;
 #[path = "cluster/kills.rs"]
 mod kills;
+#[path = "cluster/majority.rs"]
+mod majority;
 #[path = "cluster/relay.rs"]
 mod relay;
 #[path = "cluster/renewal.rs"]

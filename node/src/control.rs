@@ -164,6 +164,11 @@ impl<R: AsyncRuntime> Control<R> {
         self.send(command, None).await
     }
 
+    /// The same for a command that follows from what was seen in one leadership of this node: see [`Self::propose_in`].
+    pub async fn submit_in(&self, round: u64, command: Command) -> oneshot::Receiver<Result<Outcome, NotProposed>> {
+        self.send(command, Some(round)).await
+    }
+
     /// Puts a command into the log and waits until it is applied here.
     ///
     /// # Errors
@@ -189,9 +194,14 @@ impl<R: AsyncRuntime> Control<R> {
 
     /// Whether this node leads now, by a round that begins after this call.
     pub async fn prove(&self, urgency: Urgency) -> bool {
+        self.ask_proof(urgency).await.await.unwrap_or(false)
+    }
+
+    /// Asks for such a proof and returns what will be its answer; no answer is none.
+    pub async fn ask_proof(&self, urgency: Urgency) -> oneshot::Receiver<bool> {
         let (reply, proven) = oneshot::channel();
         _ = self.proofs.send(ProofRequest { urgency, reply }).await;
-        proven.await.unwrap_or(false)
+        proven
     }
 
     /// The voters, as this node knows them.

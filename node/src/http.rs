@@ -1,7 +1,10 @@
 //! Health and metrics over HTTP, on loopback unless told otherwise.
 //!
-//! `/healthz`: this process runs. `/readyz`: a leader is known here. `/readyz/<tree>`: that tree is not failed and whole.
-//! `/metrics`: for Prometheus; on an agent, which holds no state, only what concerns the node itself.
+//! `/healthz`: this process runs. `/readyz`: a voter whose state a leader with a majority confirms, while no tree is failed; an
+//! agent that holds a session. `/readyz/<tree>`: confirmed, and that tree is not failed and whole; on voters only. `/metrics`:
+//! for Prometheus.
+
+use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Path, State};
@@ -10,58 +13,91 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use openraft::impls::TokioRuntime;
+use pando_protocol::ids::NodeName;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::control::Control;
+use crate::freshness::{Freshness, View};
+use crate::local::LocalChildren;
 use crate::telemetry;
 use crate::transport::Credentials;
 
-/// What is told about.
-#[derive(Debug, Clone)]
+/// What is told.
 pub struct Told {
-    /// The replicated state; `None` on an agent.
-    pub control: Option<Control<TokioRuntime>>,
+    /// This node.
+    pub node: NodeName,
+    /// The replicated state, and how fresh it is; `None` on an agent.
+    pub state: Option<(Control<TokioRuntime>, Freshness)>,
+    /// What runs here.
+    pub children: LocalChildren,
     /// The certificate of this node.
     pub credentials: Credentials,
 }
 
-/// Serves until `stop`. An agent has no state: it is ready when it runs, and its trees say whom to ask.
+/// Serves until `stop`.
 pub async fn serve(listener: TcpListener, told: Told, stop: CancellationToken) {
     let routes = Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/readyz/{tree}", get(tree_ready))
         .route("/metrics", get(metrics))
-        .with_state(told);
+        .with_state(Arc::new(told));
     let served = axum::serve(listener, routes).with_graceful_shutdown(stop.cancelled_owned()).await;
     if let Err(error) = served {
         tracing::warn!(%error, "metrics and health are not served any more");
     }
 }
 
-async fn ready(State(told): State<Told>) -> Response {
-    let Some(control) = told.control else { return "ok: an agent\n".into_response() };
-    match &control.leadership.borrow().leader {
-        Some(leader) => format!("ok: {} leads\n", leader.name).into_response(),
-        None => (StatusCode::SERVICE_UNAVAILABLE, "no leader is known\n").into_response(),
+async fn ready(State(told): State<Arc<Told>>) -> Response {
+    let Some((control, freshness)) = &told.state else { return agent_ready(&told) };
+    let view = freshness.view().await;
+    let leader = match confirmed(&told.node, &view) {
+        Ok(leader) => leader,
+        Err(why) => return not_ready(&why),
+    };
+    match telemetry::failed_trees(control).as_slice() {
+        [] => format!("ok: {leader} leads\n").into_response(),
+        failed => not_ready(&failed.join("\n")),
     }
 }
 
-async fn tree_ready(State(told): State<Told>, Path(tree): Path<String>) -> Response {
-    let Some(control) = told.control else { return on_a_voter() };
-    match telemetry::tree_ready(&control, &tree) {
+/// An agent holds no state. What it knows is whether the cluster lets it run anything.
+fn agent_ready(told: &Told) -> Response {
+    match told.children.presence().session {
+        Some(session) => format!("ok: {} holds session {session}\n", told.node).into_response(),
+        None => not_ready(&format!("{} holds no session, so nothing runs here: no leader has granted one", told.node)),
+    }
+}
+
+async fn tree_ready(State(told): State<Arc<Told>>, Path(tree): Path<String>) -> Response {
+    let Some((control, freshness)) = &told.state else {
+        let why = format!("{} is an agent and holds no state: ask a voter\n", told.node);
+        return (StatusCode::NOT_FOUND, why).into_response();
+    };
+    let ready = confirmed(&told.node, &freshness.view().await).and_then(|_| telemetry::tree_ready(control, &tree));
+    match ready {
         Ok(()) => "ok\n".into_response(),
-        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
+        Err(why) => not_ready(&why),
     }
 }
 
-async fn metrics(State(told): State<Told>) -> Response {
+async fn metrics(State(told): State<Arc<Told>>) -> Response {
+    let presence = told.children.presence();
+    let end = told.credentials.now().valid_until();
+    let text = match &told.state {
+        Some((control, freshness)) => telemetry::metrics(Some((control, &freshness.view().await)), &presence, end),
+        None => telemetry::metrics::<TokioRuntime>(None, &presence, end),
+    };
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    let certificate_end = told.credentials.now().valid_until();
-    ([(CONTENT_TYPE, kind)], telemetry::metrics(told.control.as_ref(), certificate_end)).into_response()
+    ([(CONTENT_TYPE, kind)], text).into_response()
 }
 
-fn on_a_voter() -> Response {
-    (StatusCode::NOT_FOUND, "this node is an agent and holds no state: ask a voter\n").into_response()
+/// The confirmed leader; else the sentence for the body.
+fn confirmed<'a>(node: &NodeName, view: &'a View) -> Result<&'a NodeName, String> {
+    view.leader.as_ref().ok_or_else(|| format!("no leader; view of {node}, {} s old", view.age().as_secs()))
+}
+
+fn not_ready(why: &str) -> Response {
+    (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response()
 }

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{Api, may_open};
 use crate::config::{Config, Network};
+use crate::freshness::Freshness;
 use crate::guard::words::{Configuration, VoterAddress};
 use crate::guard::{GuardLock, OBITUARY_LIMIT, ObituaryContext, deliver, mark, sweep};
 use crate::http;
@@ -106,16 +107,21 @@ pub async fn run(config: Config) -> Result<()> {
     let (runner, handle, feeds, links) =
         make_runner(&config, &peers, children.clone(), events, record, &leave, &stop, &tuning);
     let local = LocalChildren::new(config.name.clone(), config.data.clone(), handle);
+    let (freshness, upkeep) = control.as_ref().map(|_| Freshness::new()).unzip();
     let api = Arc::new(Api {
         own: config.name.clone(),
         cluster: cluster.clone(),
         control: control.clone(),
+        freshness: freshness.clone(),
         peers: peers.clone(),
         voters: config.voters.clone(),
-        children: local,
+        children: local.clone(),
     });
     let (incoming, streams) = mpsc::channel(STREAMS_WAITING);
     tasks.spawn(server::serve(bound.endpoint.clone(), cluster, incoming, stop.clone()));
+    if let Some((control, upkeep)) = control.clone().zip(upkeep) {
+        tasks.spawn(api.clone().keep_fresh(control, upkeep, stop.clone()));
+    }
     let doors = Doors {
         api,
         service: voter.as_ref().map(|voter| voter.service.clone()),
@@ -123,7 +129,9 @@ pub async fn run(config: Config) -> Result<()> {
     };
     tasks.spawn(dispatch(streams, doors, config.voters.clone(), stop.clone()));
     if let Some(web) = web {
-        tasks.spawn(http::serve(web, http::Told { control, credentials }, stop.clone()));
+        let told =
+            http::Told { node: config.name.clone(), state: control.zip(freshness), children: local, credentials };
+        tasks.spawn(http::serve(web, told, stop.clone()));
     }
 
     let ended = until_the_end(&config, runner, feeds, voter.as_mut(), &mut tasks, leave).await;

@@ -8,6 +8,7 @@
 //!
 //! Dropped, it kills every node and checks that nothing with a mark of it is left.
 
+mod http;
 mod node;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ use pando_protocol::spec_file::{self, Format};
 use pando_protocol::view::{ClusterRow, EventRow, Explanation, HistoryRow, NodeRow, TreeRow};
 use tempfile::TempDir;
 
+pub use http::Answer;
 pub use node::{NodeProcess, marked_processes, send};
 
 use crate::programs;
@@ -46,6 +48,8 @@ pub struct Options {
     pub addresses: Vec<String>,
     /// How long the certificates of the nodes are valid.
     pub validity: Duration,
+    /// Whether every node serves health and metrics, on a free port of 127.0.0.1.
+    pub http: bool,
     /// What stands before the command of a node, by its name: it must become that command (`nsenter …`).
     pub prefix: fn(&str) -> Vec<String>,
 }
@@ -53,7 +57,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         let (flags, addresses, validity) = (Vec::new(), Vec::new(), CERTIFICATE_VALIDITY);
-        Self { voters: 3, agents: 0, flags, addresses, validity, prefix: |_| Vec::new() }
+        Self { voters: 3, agents: 0, flags, addresses, validity, http: false, prefix: |_| Vec::new() }
     }
 }
 
@@ -97,6 +101,9 @@ impl Cluster {
             authority.issue(name, Role::Node, &home.join("identity")).expect("a certificate");
             let mut node = NodeProcess::new(name.clone(), home, address.clone(), &voters, options.flags.clone());
             node.set_prefix((options.prefix)(name.as_str()));
+            if options.http {
+                node.set_http(free_address("127.0.0.1"));
+            }
             node.start();
             nodes.insert(name.clone(), node);
         }
@@ -149,6 +156,18 @@ impl Cluster {
     /// Where a node answers.
     pub fn address(&self, node: &str) -> &str {
         self.nodes[&name(node)].address()
+    }
+
+    /// What a node answers over HTTP; an error where nobody answers.
+    ///
+    /// # Errors
+    /// What the connection says.
+    ///
+    /// # Panics
+    /// Where the node serves none: see [`Options::http`].
+    pub async fn get(&self, node: &str, path: &str) -> std::io::Result<Answer> {
+        let address = self.nodes[&name(node)].http().unwrap_or_else(|| panic!("{node} serves no HTTP"));
+        http::get(address, path).await
     }
 
     /// The processes of children that run on a node.

@@ -10,6 +10,7 @@
 //!
 //! Decides nothing about supervision; the rules do.
 
+mod confirm;
 mod forward;
 mod operate;
 mod permissions;
@@ -26,6 +27,7 @@ use pando_protocol::ids::NodeName;
 
 pub use self::permissions::may_open;
 use crate::control::Control;
+use crate::freshness::Freshness;
 use crate::local::LocalChildren;
 use crate::transport::Peers;
 
@@ -37,6 +39,8 @@ pub struct Api {
     pub cluster: String,
     /// The replicated state; `None` on an agent.
     pub control: Option<Control<TokioRuntime>>,
+    /// How fresh that is; `None` on an agent.
+    pub freshness: Option<Freshness>,
     /// The ways to other nodes.
     pub peers: Peers,
     /// The configured voters.

@@ -86,11 +86,17 @@ impl Api {
     }
 
     fn view(&self, control: &Control<TokioRuntime>, confirmed: bool) -> ViewAge {
-        let leadership = control.leadership.borrow();
-        let age = leadership.without_since.map_or(Duration::ZERO, |since| since.elapsed());
+        let leadership = control.leadership.borrow().clone();
+        let mut age = leadership.without_since.map_or(Duration::ZERO, |since| since.elapsed());
+        let mut leader = leadership.leader.map(|leader| leader.name);
+        // A leader that lost its majority takes itself for one, and whoever follows it does too.
+        let seen = self.freshness.as_ref().map(crate::freshness::Freshness::seen);
+        if let Some(seen) = seen.filter(|seen| !confirmed && seen.leader.is_none()) {
+            (age, leader) = (age.max(seen.age()), None);
+        }
         ViewAge {
             answered_by: self.own.clone(),
-            leader: leadership.leader.as_ref().map(|leader| leader.name.clone()),
+            leader,
             confirmed,
             age_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
         }

@@ -29,4 +29,6 @@ mod session;
 mod start;
 pub mod voters;
 
-pub use session::{Facts, Feeds, Pace, Processes, Runner, RunnerError, RunnerHandle, SignalReply, Signalled, Silence};
+pub use session::{
+    Facts, Feeds, Pace, Presence, Processes, Runner, RunnerError, RunnerHandle, SignalReply, Signalled, Silence,
+};

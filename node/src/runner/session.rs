@@ -12,7 +12,7 @@ use pando_protocol::ids::{Incarnation, NodeName, Path, SessionId};
 use pando_protocol::session::{Desired, LeaderWord, NodeRole, Observation, RunnerWord, SessionRequest};
 use pando_protocol::spec::{Label, ProcessSpec, Signal};
 use pando_supervision::desired::{Action, Local, plan};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::children::{ChildEvent, Children, Start};
@@ -177,9 +177,21 @@ pub struct Signalled {
     pub pid: u32,
 }
 
+/// A node's standing with the cluster, as its runner knows it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Presence {
+    /// The session that it holds; `None`: nothing may run here.
+    pub session: Option<SessionId>,
+    /// How many children have a process here, as of the last beat.
+    pub children: usize,
+}
+
 /// A way to the runner.
 #[derive(Debug, Clone)]
-pub struct RunnerHandle(mpsc::Sender<Request>);
+pub struct RunnerHandle {
+    requests: mpsc::Sender<Request>,
+    presence: watch::Receiver<Presence>,
+}
 
 #[derive(Debug)]
 struct Request {
@@ -189,13 +201,18 @@ struct Request {
 }
 
 impl RunnerHandle {
+    /// Whether a session is held, and how much runs here.
+    pub fn presence(&self) -> Presence {
+        self.presence.borrow().clone()
+    }
+
     /// Sends a signal to what runs here at `path`.
     ///
     /// # Errors
     /// [`io::ErrorKind::NotFound`] where nothing runs here at that path; what the kernel says otherwise.
     pub async fn signal(&self, path: Path, signal: Signal) -> io::Result<Signalled> {
         let (reply, answer) = oneshot::channel();
-        _ = self.0.send(Request { path, signal, reply }).await;
+        _ = self.requests.send(Request { path, signal, reply }).await;
         answer.await.unwrap_or_else(|_| Err(io::Error::other("the node is stopping")))
     }
 }
@@ -221,11 +238,14 @@ pub struct Runner<R: AsyncRuntime, P: Processes> {
     lingering: BTreeSet<SessionId>,
     guard: GuardWatch,
     requests: mpsc::Receiver<Request>,
+    presence: watch::Sender<Presence>,
     dice: fn() -> u64,
     /// Told to go: no new session is asked for.
     is_leaving: bool,
     /// Why no session was granted, as it was told last.
     refusal: Option<String>,
+    /// The newest session that was ever begun. Numbers grow, so that any later one was not.
+    newest_begun: Option<SessionId>,
 }
 
 enum Standing<R: AsyncRuntime> {
@@ -293,10 +313,12 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         dice: fn() -> u64,
     ) -> (Self, RunnerHandle) {
         let (handle, requests) = mpsc::channel(64);
+        let (present, presence) = watch::channel(Presence::default());
         let now = processes.now();
         let asking = Asking { nonce: dice(), first: None, not_before: now, after_call: 0 };
         let guard = GuardWatch::new(pace.lease, now);
         let (standing, lingering) = (Standing::Asking(asking), BTreeSet::new());
+        let newest_begun = record.sessions().into_iter().max();
         let runner = Self {
             facts,
             pace,
@@ -307,11 +329,13 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
             lingering,
             guard,
             requests,
+            presence: present,
             dice,
             is_leaving: false,
             refusal: None,
+            newest_begun,
         };
-        (runner, RunnerHandle(handle))
+        (runner, RunnerHandle { requests: handle, presence })
     }
 
     /// Runs until `stop` and everything has stopped, or until the guard is lost.
@@ -354,8 +378,27 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
             if R::Instant::now() >= beat_at {
                 beat_at = R::Instant::now() + self.pace.beat;
                 self.beat();
+                self.tell_presence();
+            }
+            if self.presence.borrow().session != self.session() {
+                self.tell_presence();
             }
         }
+    }
+
+    fn session(&self) -> Option<SessionId> {
+        match &self.standing {
+            Standing::Held(session) => Some(session.id),
+            Standing::Asking(_) => None,
+        }
+    }
+
+    fn tell_presence(&self) {
+        let children = match &self.standing {
+            Standing::Held(session) => session.runs.count(),
+            Standing::Asking(_) => 0,
+        };
+        self.presence.send_replace(Presence { session: self.session(), children });
     }
 
     /// When there is something to do though nothing is heard.
@@ -444,7 +487,8 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
 
     fn ask(&mut self, now: BootTime) {
         let Standing::Asking(asking) = &mut self.standing else { return };
-        // A nonce that waited for half a lease would be granted a session that is nearly over.
+        // A nonce that waited for half a lease would be granted a session that is nearly over: a lease counts from when its
+        // nonce was first sent, since the leader may count it from there too.
         if asking.first.is_some_and(|first| now.since(first) > self.pace.lease / 2) {
             (asking.nonce, asking.first) = ((self.dice)(), None);
         }
@@ -509,16 +553,21 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
     }
 
     fn granted(&mut self, nonce: u64, id: SessionId) -> Result<(), RunnerError> {
-        let Standing::Asking(asking) = &self.standing else { return Ok(()) };
-        let Some(asked) = asking.first.filter(|_| asking.nonce == nonce) else { return Ok(()) };
-        let lease = Lease::granted(self.pace.lease, asked);
-        if lease.is_over(self.processes.now()) {
+        let now = self.processes.now();
+        let asked = match &self.standing {
+            Standing::Asking(asking) => asking.first.filter(|_| asking.nonce == nonce),
+            Standing::Held(_) => None,
+        };
+        let lease = asked.map(|asked| Lease::granted(self.pace.lease, asked)).filter(|lease| !lease.is_over(now));
+        let Some(lease) = lease else {
+            self.decline(nonce, id);
             return Ok(());
-        }
+        };
         // Before anything starts under it: the next node process proves it over by this file.
         self.record
             .begin(id, self.lingering.is_empty())
             .map_err(|source| RunnerError::Record { path: self.record.path(), source })?;
+        self.newest_begun = Some(id);
         self.guard.told_kill_time(self.processes.now());
         self.processes.renew(id, lease.kill_at());
         tracing::info!(session = %id, "a session is granted");
@@ -527,6 +576,22 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         self.standing = Standing::Held(Box::new(Session { id, lease, runs, outbox, leader: None, leaving: None }));
         self.beat();
         Ok(())
+    }
+
+    /// Says of a session that was granted too late that nothing runs under it, and nothing ever will: what was assigned to it
+    /// would stand still for a lease, and count as lost. Said once; where that is not heard, the lease ends it.
+    fn decline(&mut self, nonce: u64, id: SessionId) {
+        if self.newest_begun >= Some(id) {
+            return; // Told again of a session that was begun.
+        }
+        if let Standing::Asking(asking) = &mut self.standing
+            && asking.nonce == nonce
+        {
+            // Never begun, also when it is granted once more.
+            (asking.nonce, asking.first) = ((self.dice)(), None);
+        }
+        tracing::info!(session = %id, "a session was granted too late, and is not begun");
+        self.voters.say(&RunnerWord::Observe { session: id, number: 1, observation: Observation::Left });
     }
 
     /// The session is over for good: nothing is done or said under it any more.

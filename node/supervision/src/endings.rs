@@ -332,7 +332,7 @@ impl Change<'_> {
 
     /// A crash restart stays on its node; placement decides only where that cannot take it.
     fn restart_process(&mut self, path: &Path, run: &Run, cause: &Arc<CauseChain>, payer: String) {
-        let wait = self.next_delay(path);
+        let wait = self.next_delay(path, cause);
         if let Some(group) = path.parent().filter(|parent| self.is_group(parent)) {
             self.note(path, cause, true, payer, self.group_decision(path, wait));
             self.restart_group(&group, path, wait, true);

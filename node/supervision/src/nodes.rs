@@ -201,11 +201,36 @@ impl Change<'_> {
 
     /// The runner's own word that nothing runs and nothing ever will: the session is over without a loss.
     fn left(&mut self, name: &NodeName, id: SessionId) {
-        if let Some(session) = self.session(name, id) {
-            session.leaving = true;
+        let Some(session) = self.session(name, id) else { return };
+        session.leaving = true;
+        // A runner that goes says *leaving* before.
+        let is_first_word = session.observed == 1;
+        if is_first_word {
+            self.never_began(name, id);
         }
         self.end_session(name, id, "it left with children that had not ended");
-        self.event(EventKind::NodeLeft, None, Some(name), format!("{name} left"));
+        let text = match is_first_word {
+            true => format!("{name} did not begin session {id}, which was granted too late"),
+            false => format!("{name} left"),
+        };
+        self.event(EventKind::NodeLeft, None, Some(name), text);
+    }
+
+    /// A session was granted so late that its runner did not want it any more: nothing ran under it, so nothing is lost, and
+    /// what was assigned meanwhile is placed again.
+    fn never_began(&mut self, name: &NodeName, id: SessionId) {
+        let node = self.node(name);
+        // It goes first, so that nothing is placed under it again.
+        if node.current == Some(id) {
+            node.current = None;
+            self.release_places_on(name);
+        }
+        let Some(session) = self.cluster.session(name, id) else { return };
+        for path in session.assigned.clone() {
+            if let Some(run) = self.cluster.run(&path).cloned() {
+                self.run_over(&path, run, Over::NeverStarted);
+            }
+        }
     }
 }
 

@@ -99,7 +99,7 @@ fn row(cluster: &Cluster, path: &Path, member: &Member) -> TreeRow {
         incarnation: run.map(|run| run.incarnation),
         pid,
         uptime_ms: started.map(|at| millis(now.saturating_sub(at))),
-        restarts: member.restarts,
+        restarts: member.charged_restarts(),
         restart_rate: member.rate.per_minute(now),
         alive: u32::from(kind == Kind::Process && state == State::Running),
         configured: u32::from(kind == Kind::Process && is_meant_to_run(cluster, path)),

@@ -155,12 +155,12 @@ impl Change<'_> {
         }
         match self.charge(parent, path, cause.clone()) {
             Ok(payer) if self.is_group(parent) => {
-                let wait = self.next_delay(path);
+                let wait = self.next_delay(path, &cause);
                 self.conclude(path, &cause, true, payer, self.group_decision(path, wait));
                 self.restart_group(parent, path, wait, true);
             }
             Ok(payer) => {
-                let wait = self.next_delay(path);
+                let wait = self.next_delay(path, &cause);
                 self.conclude(path, &cause, true, payer, format!("starts again after {}", human(wait)));
                 let until = self.now().saturating_add(wait);
                 self.supervisor(path).phase = SupervisorPhase::Delayed { until };
@@ -174,8 +174,8 @@ impl Change<'_> {
         }
     }
 
-    /// Takes the delay before the next restart of a member, and counts that restart.
-    pub fn next_delay(&mut self, path: &Path) -> Duration {
+    /// Takes the delay before the next restart of a member, and counts that restart by what ended the member.
+    pub fn next_delay(&mut self, path: &Path, cause: &CauseChain) -> Duration {
         let now = self.now();
         let stir = self.cluster.head.next_incarnation;
         let member = self.member(path);
@@ -183,7 +183,10 @@ impl Change<'_> {
         member.at_cap = if member.backoff.is_at_cap(member.delays) { member.at_cap + 1 } else { 0 };
         member.delays = member.delays.saturating_add(1);
         member.unpaid = 0;
-        member.restarts += 1;
+        // Of several levels about itself (its own budget is spent, too) the innermost is the ending.
+        if let Some(own) = cause.levels.iter().rfind(|level| level.path == *path) {
+            *member.restarts.entry(own.class).or_default() += 1;
+        }
         member.rate.count(now);
         wait
     }

@@ -215,7 +215,7 @@ impl Change<'_> {
             delays: 0,
             at_cap: 0,
             unpaid: 0,
-            restarts: 0,
+            restarts: Default::default(),
             rate: Rate::default(),
             history: Vec::new(),
             node_losses: Default::default(),

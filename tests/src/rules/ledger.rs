@@ -210,8 +210,9 @@ impl Ledger {
         if wait < shortest || wait > longest {
             return Err(format!("delay {n} of {path} is {wait:?}, expected {shortest:?} to {longest:?}"));
         }
-        if new.restarts != old.restarts + 1 {
-            return Err(format!("{path} counts {} restarts after {} and one charged", new.restarts, old.restarts));
+        let (before, after) = (old.charged_restarts(), new.charged_restarts());
+        if after != before + 1 {
+            return Err(format!("{path} counts {after} restarts after {before} and one charged"));
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The runner's loop on virtual time, between a leader and processes that the test plays.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use openraft_rt_sim::{SimInstant, SimJoinHandle, SimRuntime};
@@ -137,12 +138,18 @@ fn play(guard: Guard, test: impl AsyncFnOnce(&mut World)) {
         let voters = Voters::new(BTreeMap::from([(leader(), say)]));
         let record = SessionRecord::open(folder.path(), super::super::place::tests::place()).unwrap();
         let pace = Pace { beat: BEAT, lease: LEASE };
-        let (runner, _handle) = Runner::<SimRuntime, _>::new(facts, pace, voters, played, record, || 42);
+        let (runner, _handle) = Runner::<SimRuntime, _>::new(facts, pace, voters, played, record, another);
         let stop = CancellationToken::new();
         let feeds = Feeds { heard: hearing, children, stop: stop.clone() };
         let running = Some(SimRuntime::spawn(runner.run(feeds)));
         test(&mut World { words, heard, events, orders, guard, stop, running, answers: true, _folder: folder }).await;
     });
+}
+
+/// Numbers that differ, as dice are taken to.
+fn another() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 fn leader() -> NodeName {
@@ -266,6 +273,31 @@ fn a_new_session_is_asked_for_without_proof_where_the_old_ones_processes_do_not_
         world.tell(LeaderWord::Over { session: FIRST }).await;
         assert_eq!(world.pass(LINGER_LIMIT - BEAT).await, []);
         assert_eq!(world.grant(SECOND).await.proven_over, []);
+    });
+}
+
+#[test]
+fn a_session_that_is_granted_too_late_is_left_at_once_and_one_that_was_begun_never_is() {
+    play(Guard::Works, async |world| {
+        let RunnerWord::Ask(first) = world.word().await else { panic!("it does not ask") };
+        let asked = world.pass(LEASE * 3).await;
+        let is_newer = |word: &RunnerWord| matches!(word, RunnerWord::Ask(later) if later.nonce != first.nonce);
+        assert!(asked.iter().any(is_newer), "{asked:?}");
+        world.tell(LeaderWord::Granted { nonce: first.nonce, session: FIRST }).await;
+        let words = world.pass(BEAT).await;
+        let left = RunnerWord::Observe { session: FIRST, number: 1, observation: Observation::Left };
+        assert_eq!(words.iter().filter(|word| **word == left).count(), 1, "{words:?}");
+        // Not begun, whatever it is told to run.
+        world.desire(FIRST, 5, vec![wanted(1)], vec![]).await;
+        let request = world.grant(SECOND).await;
+        assert_eq!(request.proven_over, []);
+        world.tell(LeaderWord::Granted { nonce: request.nonce, session: SECOND }).await;
+        assert_eq!(world.pass(BEAT).await, []);
+        world.tell(LeaderWord::Over { session: SECOND }).await;
+        world.tell(LeaderWord::Granted { nonce: request.nonce, session: SECOND }).await;
+        let words = world.pass(LINGER_LIMIT + BEAT * 2).await;
+        assert!(words.iter().all(|word| matches!(word, RunnerWord::Ask(_))), "its processes may be there: {words:?}");
+        assert_eq!(world.orders(), [Order::EndSession(SECOND)]);
     });
 }
 

@@ -90,6 +90,44 @@ fn an_observation_that_the_rules_choke_on_does_not_block_those_that_follow() {
 }
 
 #[test]
+fn a_leader_without_a_majority_hoards_no_grants_and_grants_the_newest_request_when_it_has_one_again() {
+    simulated(async {
+        let plane = Plane::start();
+        plane.proves.store(false, Ordering::Relaxed);
+        let (say, words) = mpsc::channel(64);
+        let (answer, mut hear) = mpsc::channel(64);
+        drop(SimRuntime::spawn(attend(node(), words, answer, plane.control.clone(), plane.keeper.clone())));
+        for nonce in 1..=20 {
+            say.send(RunnerWord::Ask(request(nonce))).await.unwrap();
+            SimRuntime::sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(plane.grants_proposed(), []);
+        plane.proves.store(true, Ordering::Relaxed);
+        // Two before the proof: the first one is given up.
+        say.send(RunnerWord::Ask(request(21))).await.unwrap();
+        say.send(RunnerWord::Ask(request(22))).await.unwrap();
+        let heard = SimRuntime::timeout(Duration::from_secs(60), hear.recv()).await.expect("silent");
+        assert!(matches!(heard, Some(LeaderWord::Granted { nonce: 22, .. })), "{heard:?}");
+        assert_eq!(plane.grants_proposed(), [22]);
+    });
+}
+
+#[test]
+fn a_request_that_is_asked_in_one_leadership_is_not_granted_in_another() {
+    simulated(async {
+        let plane = Plane::start();
+        let (say, words) = mpsc::channel(64);
+        let (answer, _hear) = mpsc::channel(64);
+        drop(SimRuntime::spawn(attend(node(), words, answer, plane.control.clone(), plane.keeper.clone())));
+        say.send(RunnerWord::Ask(request(1))).await.unwrap();
+        SimRuntime::sleep(Duration::from_millis(10)).await;
+        plane.lead_again();
+        SimRuntime::sleep(Duration::from_secs(1)).await;
+        assert_eq!(plane.rounds_of_grants(), [Some(1)], "which the proposer of the second leadership refuses");
+    });
+}
+
+#[test]
 fn a_word_about_another_session_has_the_state_told_for_that_one() {
     simulated(async {
         let plane = Plane::start();

@@ -32,8 +32,8 @@ pub struct Member {
     pub at_cap: u32,
     /// Endings in a row that nobody paid for and that neither an operator nor a lost node caused.
     pub unpaid: u32,
-    /// Charged restarts since it was added.
-    pub restarts: u64,
+    /// Charged restarts since it was added, by the class of the ending that led to them.
+    pub restarts: BTreeMap<CauseClass, u64>,
     /// Charged restarts of late.
     pub rate: Rate,
     /// How its runs ended, folded, the oldest first.
@@ -357,6 +357,11 @@ impl Member {
             Body::Process(process) => process.is_down(),
             Body::Supervisor(supervisor) => supervisor.is_down(),
         }
+    }
+
+    /// Charged restarts since it was added, whatever led to them.
+    pub fn charged_restarts(&self) -> u64 {
+        self.restarts.values().sum()
     }
 
     /// Why its last run ended.

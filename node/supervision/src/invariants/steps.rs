@@ -53,7 +53,7 @@ fn counters_only_grow(before: &Cluster, after: &Cluster) -> Result<(), Broken> {
         return Err(format!("a counter fell: from {counted:?} to {counts:?}"));
     }
     let fewer = |(path, member): (&Path, &std::sync::Arc<Member>)| {
-        before.member(path).is_some_and(|old| member.restarts < old.restarts).then(|| path.clone())
+        before.member(path).is_some_and(|old| member.charged_restarts() < old.charged_restarts()).then(|| path.clone())
     };
     match after.members.iter().find_map(fewer) {
         Some(path) => Err(format!("{path} has fewer restarts than before")),
@@ -89,7 +89,8 @@ fn a_run_keeps_its_place(before: &Cluster, after: &Cluster) -> Result<(), Broken
 fn a_crash_restart_waits_at_least_its_shortest_delay(before: &Cluster, after: &Cluster) -> Result<(), Broken> {
     let now = after.head.now;
     for (path, member) in &after.members {
-        let Some(old) = before.member(path).filter(|old| member.restarts > old.restarts) else { continue };
+        let charged = |old: &&Member| member.charged_restarts() > old.charged_restarts();
+        let Some(old) = before.member(path).filter(charged) else { continue };
         let wait = match &member.body {
             Body::Process(Process { phase: ProcessPhase::Assigned(run), .. }) => run.delay,
             Body::Process(Process { phase: ProcessPhase::Pending(pending), .. }) => {
