@@ -10,5 +10,7 @@ mod kills;
 mod relay;
 #[path = "cluster/restarts.rs"]
 mod restarts;
+#[path = "cluster/time.rs"]
+mod time;
 #[path = "cluster/writes.rs"]
 mod writes;
