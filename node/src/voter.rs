@@ -106,6 +106,7 @@ impl Voter {
             published,
             led,
             own,
+            times.election_max,
             fail,
             stop.clone(),
         ));
@@ -155,10 +156,11 @@ async fn watch_over(
     published: watch::Receiver<crate::control::Published<TokioRuntime>>,
     led: watch::Sender<crate::control::Leadership<TokioRuntime>>,
     own: crate::raft::types::RaftId,
+    silence: Duration,
     fail: watch::Sender<Option<String>>,
     stop: CancellationToken,
 ) {
-    let follow = leadership::follow(raft.clone(), own, published, led, stop.clone());
+    let follow = leadership::follow(raft.clone(), own, published, led, silence, stop.clone());
     let begin = async {
         match bootstrap::bootstrap(&raft, &peers, &configured).await {
             Ok(()) => std::future::pending().await,
