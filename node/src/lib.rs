@@ -13,6 +13,7 @@
 pub mod api;
 pub mod config;
 pub mod control;
+mod going;
 pub mod guard;
 pub mod http;
 pub mod launcher;

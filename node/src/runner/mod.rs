@@ -27,4 +27,7 @@ mod session;
 mod start;
 pub mod voters;
 
-pub use session::{Facts, Feeds, Pace, Processes, Runner, RunnerError, RunnerHandle, SignalReply, Signalled};
+pub use session::{
+    Facts, Feeds, LAST_WORD_LIMIT, LEAVE_LIMIT, Pace, Processes, Runner, RunnerError, RunnerHandle, SignalReply,
+    Signalled,
+};

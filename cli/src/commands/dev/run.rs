@@ -42,7 +42,7 @@ pub async fn run(folder: &Path, wanted: Wanted, context_name: &str, environment:
     };
     // From here on nobody is let in, and whatever happened before, no process is left.
     drop(listener);
-    output::say("pando: stopping every node; Ctrl-C again kills them");
+    output::say("pando: stopping every node, children with their grace (at most 30 s); Ctrl-C again kills them");
     let stopped = grove.stop(stop.next()).await;
     if served.is_ok() && stopped.is_ok() {
         output::say("pando: stopped; nothing runs any more, and the data is kept for the next `pando dev`");
