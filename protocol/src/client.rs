@@ -142,22 +142,25 @@ impl Client {
     pub async fn change(&self, change: Change, limit: Duration) -> Result<Reply, ClientError> {
         let numbered = Numbered::begin(self);
         let call = Call::Write(numbered.write(change));
-        let until = Instant::now() + limit;
+        let begun = Instant::now();
+        let until = begun + limit;
         let mut may_be_applied = false;
         loop {
-            let each = until.min(Instant::now() + ATTEMPT);
+            let asked = Instant::now();
+            let each = until.min(asked + ATTEMPT);
             let failure = match self.attempt(&call, each).await {
                 Ok(Err(Rejection::Unknown)) => {
                     may_be_applied = true;
                     Rejection::Unknown.into()
                 }
-                // Another node would not have as long for its search as this one had, and its silence would say less.
-                Ok(Err(no_leader @ Rejection::NoLeader { waited, .. }))
-                    if !may_be_applied && Instant::now() + waited > until =>
-                {
-                    return Err(no_leader.into());
+                Ok(Err(Rejection::NoLeader { waited: _, why })) => {
+                    let no_leader = Rejection::NoLeader { waited: begun.elapsed(), why };
+                    // The next node would not have time for its search, and its silence would say less.
+                    if !may_be_applied && Instant::now() + asked.elapsed() * 2 > until {
+                        return Err(no_leader.into());
+                    }
+                    no_leader.into()
                 }
-                Ok(Err(no_leader @ Rejection::NoLeader { .. })) => no_leader.into(),
                 Ok(answer) => return Ok(answer?),
                 Err(Failure::Protocol { endpoint, why }) => return Err(ClientError::Protocol { endpoint, why }),
                 Err(Failure::Unreachable(tried)) => ClientError::Unreachable { tried },

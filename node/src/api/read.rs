@@ -25,7 +25,7 @@ impl Api {
         let asked = tokio::time::Instant::now();
         if freshness == Freshness::Linearizable {
             let call = Call::Read { query: query.clone(), freshness };
-            if let Forwarded::Answered(answer) = self.to_leader(control, &call, READ_LIMIT).await {
+            if let Forwarded::Answered(answer) = self.to_leader(control, &call, READ_LIMIT, READ_LIMIT).await {
                 return answer;
             }
         }

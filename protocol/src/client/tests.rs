@@ -151,6 +151,25 @@ async fn a_lost_reply_repeats_the_same_write_elsewhere() {
     client.close().await;
 }
 
+fn no_leader() -> Answer {
+    Err(Rejection::NoLeader { waited: Duration::ZERO, why: "it is cut off".into() })
+}
+
+#[tokio::test]
+async fn a_change_without_a_leader_ends_within_its_limit_and_states_all_the_time_waited() {
+    let folder = TempDir::new().unwrap();
+    let (_held, dead) = silent();
+    let node = FakeNode::answering(folder.path(), "n1", no_leader());
+    let client = client(folder.path(), &[&node.address, &dead]);
+    let limit = Duration::from_millis(1_500);
+    let begun = Instant::now();
+    let error = client.change(Change::Stop("/shop".parse().unwrap()), limit).await.unwrap_err();
+    let took = begun.elapsed();
+    let ClientError::Refused(Rejection::NoLeader { waited, .. }) = error else { panic!("{error}") };
+    assert!(waited <= took && waited >= limit / 2, "{waited:?} of {took:?}");
+    assert!(took < limit + Duration::from_secs(1), "{took:?}");
+}
+
 #[tokio::test]
 async fn a_signal_whose_reply_is_lost_is_not_sent_again() {
     let folder = TempDir::new().unwrap();

@@ -8,7 +8,7 @@ use pando_protocol::ids::NodeName;
 use pando_protocol::message::Freshness;
 use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::interval;
+use tokio::time::{Instant, interval};
 
 use super::control::{self, Listener, Request, Response};
 use super::grove::{Ended, Grove, node_program};
@@ -80,7 +80,7 @@ async fn serve(
 
 /// Waits until a leader answers.
 async fn leader(context: &Context) -> Result<NodeName, Failure> {
-    waiting::until("a leader", LEADER_LIMIT, async || {
+    waiting::until("a leader", Instant::now(), LEADER_LIMIT, async || {
         // A client of its own each time: nodes that are just starting answer at another moment than they were dialled.
         let connection = Connection::to(context)?.with_dial_limit(DIAL_LIMIT);
         let read = connection.cluster(Freshness::Linearizable).await;
