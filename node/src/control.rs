@@ -109,7 +109,8 @@ pub enum NotProposed {
 /// Who leads, as this node knows it.
 #[derive(Debug)]
 pub struct Leadership<R: AsyncRuntime> {
-    /// The leader. On a node that leads: `None` once no majority has answered it for the longest election time-out.
+    /// The leader. On a node that leads: `None` once no majority has answered it for twice the longest election
+    /// time-out, in which the others elect another one where they can.
     pub leader: Option<Leader>,
     /// The term.
     pub term: u64,

@@ -106,7 +106,8 @@ impl Voter {
             published,
             led,
             own,
-            times.election_max,
+            // After this the others have elected another one, where they could.
+            times.election_max * 2,
             fail,
             stop.clone(),
         ));

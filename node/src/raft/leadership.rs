@@ -11,9 +11,9 @@ use super::Raft;
 use super::types::{CommittedLeaderId, RaftId};
 use crate::control::{Leader, Leadership, ProofRequest, Published, Urgency};
 
-/// Follows Raft's metrics and the applied state, and publishes who leads. A leader to which no majority answered for `silence`,
-/// the longest election time-out, is not named: another one may lead. Ends with the reason when Raft's core is dead: the
-/// process must end then, and whoever supervises it starts it again.
+/// Follows Raft's metrics and the applied state, and publishes who leads. A leader to which no majority answered for `silence`
+/// is not named: another one may lead. Ends with the reason when Raft's core is dead: the process must end then, and whoever
+/// supervises it starts it again.
 pub async fn follow<R: AsyncRuntime>(
     raft: Raft<R>,
     own: RaftId,
@@ -108,7 +108,7 @@ fn read<R: AsyncRuntime>(
                 round += 1;
             }
             // Before the first answer it is the election that a majority took part in.
-            let followed = metrics.last_quorum_acked.map(|acked| acked.into_inner());
+            let followed = metrics.last_quorum_acked.map(openraft::metrics::SerdeInstant::into_inner);
             let followed = followed.or(reign.followed).unwrap_or_else(R::Instant::now);
             let is_alone = membership.voter_ids().all(|voter| voter == own);
             reign.followed = Some(followed).filter(|_| !is_alone);
