@@ -2,6 +2,8 @@
 
 #[path = "cluster/cases.rs"]
 mod cases;
+#[path = "cluster/endpoints.rs"]
+mod endpoints;
 #[path = "cluster/failover.rs"]
 mod failover;
 #[path = "cluster/kills.rs"]

@@ -118,6 +118,19 @@ fn a_child_that_needs_longer_than_a_lease_to_stop_has_its_grace_when_all_nodes_g
 }
 
 #[test]
+fn a_cluster_whose_first_node_lost_its_data_comes_up_with_the_others() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let mut dev = Dev::start(folder, "dev --nodes 3");
+    dev.interrupt(folder);
+    fs::remove_dir_all(folder.join("state/pando/dev/n1/data")).expect("the data of n1");
+    let mut dev = Dev::start(folder, "dev");
+    run(folder, "tree").with_code(0);
+    println!("{}", said(folder));
+    dev.interrupt(folder);
+}
+
+#[test]
 fn certificates_are_made_once_and_a_context_beside_them() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let folder = folder.path();

@@ -35,8 +35,10 @@ impl Api {
         match stream.peer.role {
             Role::Admin | Role::Node => {}
         }
-        if self.control.is_none() {
-            return self.relay(call, stream).await;
+        if !self.holds_state() {
+            // What a node asks it asks for a client, and asks the other voters itself.
+            let is_relayed = stream.peer.role == Role::Node;
+            return if is_relayed { self.newcomer(call, stream).await } else { self.relay(call, stream).await };
         }
         match call {
             Call::Events { after, follow } => self.stream_events(after, follow, stream).await,
