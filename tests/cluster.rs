@@ -2,6 +2,8 @@
 
 #[path = "cluster/cases.rs"]
 mod cases;
+#[path = "cluster/endpoints.rs"]
+mod endpoints;
 #[path = "cluster/failover.rs"]
 mod failover;
 #[path = "cluster/health.rs"]
@@ -16,7 +18,11 @@ mod relay;
 mod renewal;
 #[path = "cluster/restarts.rs"]
 mod restarts;
+#[path = "cluster/silent_leader.rs"]
+mod silent_leader;
 #[path = "cluster/snapshots.rs"]
 mod snapshots;
+#[path = "cluster/time.rs"]
+mod time;
 #[path = "cluster/writes.rs"]
 mod writes;

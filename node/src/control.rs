@@ -109,15 +109,16 @@ pub enum NotProposed {
 /// Who leads, as this node knows it.
 #[derive(Debug)]
 pub struct Leadership<R: AsyncRuntime> {
-    /// The leader.
+    /// The leader. On a node that leads: `None` once no majority has answered it for twice the longest election
+    /// time-out, in which the others elect another one where they can.
     pub leader: Option<Leader>,
     /// The term.
     pub term: u64,
-    /// Whether this node leads *and* has applied the first entry of its own leadership.
+    /// Whether this node leads *and* has applied the first entry of its own leadership. It may have lost its majority.
     pub leads: bool,
     /// Counts the leaderships of this node, so that two in a row are told apart.
     pub round: u64,
-    /// Since when no leader is known.
+    /// Since when no leader is known: on a node that leads, when a majority answered it last.
     pub without_since: Option<R::Instant>,
 }
 

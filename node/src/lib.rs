@@ -14,6 +14,7 @@ pub mod api;
 pub mod config;
 pub mod control;
 pub mod freshness;
+mod going;
 pub mod guard;
 pub mod http;
 pub mod launcher;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use openraft::impls::TokioRuntime;
+use openraft::{AsyncRuntime, Instant};
 use pando_protocol::client::identity::{Identity, IdentityFiles, Role};
 use pando_protocol::client::quic::{self, Tuning};
 use pando_protocol::ids::NodeName;
@@ -23,7 +24,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{Api, may_open};
 use crate::config::{Config, Network};
+use crate::control::Control;
 use crate::freshness::Freshness;
+use crate::going;
 use crate::guard::words::{Configuration, VoterAddress};
 use crate::guard::{GuardLock, OBITUARY_LIMIT, ObituaryContext, deliver, mark, sweep};
 use crate::http;
@@ -134,10 +137,17 @@ pub async fn run(config: Config) -> Result<()> {
         tasks.spawn(http::serve(web, told, stop.clone()));
     }
 
-    let ended = until_the_end(&config, runner, feeds, voter.as_mut(), &mut tasks, leave).await;
+    let mut told = Told::new(config.exit_with_stdin).context("cannot listen for signals")?;
+    let mut ended = until_the_end(&mut told, runner, feeds, voter.as_mut(), &mut tasks, leave).await;
     // In order: children, then what told of them, then Raft.
     match &ended {
-        Ok(()) => children.shutdown(GUARD_LIMIT).await,
+        Ok(since) => {
+            let since = *since;
+            children.shutdown(GUARD_LIMIT).await;
+            if let Some(voter) = &mut voter {
+                ended = stay(&mut told, voter, since, config.times.lease).await.map(|()| since);
+            }
+        }
         // While its own voter still runs: it may be the leader.
         Err(error) => report_loss(&config, error).await,
     }
@@ -148,7 +158,7 @@ pub async fn run(config: Config) -> Result<()> {
         voter.end().await;
     }
     _ = tokio::time::timeout(GUARD_LIMIT, async { while tasks.join_next().await.is_some() {} }).await;
-    ended
+    ended.map(|_| ())
 }
 
 fn own_identity(config: &Config) -> Result<(IdentityFiles, Identity)> {
@@ -235,6 +245,7 @@ fn voters_to_tell(config: &Config) -> Vec<VoterAddress> {
 }
 
 type NodeRunner = Runner<TokioRuntime, Children>;
+type Moment = <TokioRuntime as AsyncRuntime>::Instant;
 
 #[allow(clippy::too_many_arguments)] // One call; a struct would only name them again.
 fn make_runner(
@@ -263,39 +274,69 @@ fn make_runner(
 }
 
 /// Runs the runner until the node was told to go and everything has stopped, or until something that must not end has ended.
+/// Says when it was told.
 async fn until_the_end(
-    config: &Config,
+    told: &mut Told,
     runner: NodeRunner,
     feeds: Feeds,
     voter: Option<&mut Voter>,
     tasks: &mut JoinSet<()>,
     leave: CancellationToken,
-) -> Result<()> {
-    let mut told = Told::new(config.exit_with_stdin).context("cannot listen for signals")?;
+) -> Result<Moment> {
     let mut running = tokio::spawn(runner.run(feeds));
     let control = voter.as_ref().map(|voter| voter.control.clone());
     let mut fatal = std::pin::pin!(raft_ends(voter));
-    let mut is_leaving = false;
+    let mut told_at = None;
     loop {
         tokio::select! {
             biased;
-            ended = &mut running => return ended.context("the runner panicked")?.map_err(RunnerError::into),
+            ended = &mut running => {
+                ended.context("the runner panicked")??;
+                return Ok(told_at.unwrap_or_else(Moment::now));
+            }
             why = &mut fatal => bail!("the control plane cannot go on: {why}"),
             ended = tasks.join_next(), if !tasks.is_empty() => if let Some(Err(panicked)) = ended {
                 bail!("a task of this node panicked, which is a bug: {panicked}");
             },
             why = told.order_to_go() => {
-                if is_leaving {
+                if told_at.is_some() {
                     bail!("told to go twice ({why}): what still runs here is killed");
                 }
-                is_leaving = true;
+                told_at = Some(Moment::now());
                 tracing::info!(why, "told to go: leadership moves, children stop");
-                if let Some(control) = control.as_ref().filter(|control| control.leads()) {
-                    _ = tokio::time::timeout(HAND_OVER_LIMIT, control.transfer(None)).await;
+                if let Some(control) = &control {
+                    hand_over(control).await;
                 }
                 leave.cancel();
             }
         }
+    }
+}
+
+/// Goes on as a voter while other nodes that were told to go need one, and leads them where nobody else can.
+async fn stay(told: &mut Told, voter: &mut Voter, since: Moment, lease: Duration) -> Result<()> {
+    let control = voter.control.clone();
+    tokio::select! {
+        biased;
+        why = voter.ended() => bail!("the control plane cannot go on: {why}"),
+        why = told.order_to_go() => bail!("told to go twice ({why}): other nodes that stop now may lose their majority"),
+        () = going::until_not_needed(&control, since, lease) => {}
+    }
+    // Leadership may have come back from others that go; not where nobody is left to take it.
+    let is_another_up = control
+        .cluster()
+        .nodes
+        .iter()
+        .any(|(name, node)| *name != control.own && node.role == NodeRole::Voter && node.current.is_some());
+    if is_another_up {
+        hand_over(&control).await;
+    }
+    Ok(())
+}
+
+async fn hand_over(control: &Control<TokioRuntime>) {
+    if control.leads() {
+        _ = tokio::time::timeout(HAND_OVER_LIMIT, control.transfer(None)).await;
     }
 }
 
@@ -342,7 +383,7 @@ async fn closed(stdin: &mut Option<tokio::io::Stdin>) {
 struct Doors {
     api: Arc<Api>,
     service: Option<NodeService>,
-    sessions: Option<(crate::control::Control<TokioRuntime>, KeeperHandle<TokioRuntime>)>,
+    sessions: Option<(Control<TokioRuntime>, KeeperHandle<TokioRuntime>)>,
 }
 
 /// Hands each stream to whoever serves its channel, in a task of its own.

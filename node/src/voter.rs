@@ -108,6 +108,8 @@ impl Voter {
             published,
             led,
             own,
+            // After this the others have elected another one, where they could.
+            times.election_max * 2,
             fail,
             stop.clone(),
         ));
@@ -173,10 +175,11 @@ async fn watch_over(
     published: watch::Receiver<crate::control::Published<TokioRuntime>>,
     led: watch::Sender<crate::control::Leadership<TokioRuntime>>,
     own: crate::raft::types::RaftId,
+    silence: Duration,
     fail: watch::Sender<Option<String>>,
     stop: CancellationToken,
 ) {
-    let follow = leadership::follow(raft.clone(), own, published, led, stop.clone());
+    let follow = leadership::follow(raft.clone(), own, published, led, silence, stop.clone());
     let begin = async {
         match bootstrap::bootstrap(&raft, &peers, &configured).await {
             Ok(()) => std::future::pending().await,

@@ -84,6 +84,29 @@ pub enum Call {
     },
 }
 
+impl Call {
+    /// Whether another node may know better than one that gave this answer: it found no leader, or nobody confirmed its view
+    /// though that was asked for. Nothing was done then, so the other one may be asked the same.
+    pub fn may_be_answered_better(&self, answer: &Answer) -> bool {
+        match (self, answer) {
+            (_, Err(Rejection::NoLeader { .. })) => true,
+            (Self::Read { freshness: Freshness::Linearizable, .. }, Ok(Reply::Found { view, .. })) => !view.confirmed,
+            _ => false,
+        }
+    }
+}
+
+/// Which of two answers of nodes that found no leader says more: one that shows anything, else the first.
+pub fn better(first: Answer, second: Answer) -> Answer {
+    match (&first, &second) {
+        (Err(_), Ok(_)) => second,
+        (Ok(Reply::Found { view: older, .. }), Ok(Reply::Found { view: newer, .. })) if newer.age_ms < older.age_ms => {
+            second
+        }
+        _ => first,
+    }
+}
+
 /// A change, with what makes a retry apply once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Write {

@@ -83,7 +83,7 @@ pub enum Rejection {
     )]
     TooLateToTell,
     /// No leader could be reached in time; nothing is known to have been applied.
-    #[error("no leader was reached within {waited:?}: {why}")]
+    #[error("no leader was reached within {waited:.1?}: {why}")]
     NoLeader {
         /// How long it was tried.
         waited: Duration,

@@ -62,7 +62,7 @@ impl Api {
     async fn confirm(&self, control: &Control<TokioRuntime>, end: Instant) -> Option<NodeName> {
         let call = Call::Read { query: Query::Cluster, freshness: Freshness::Linearizable };
         let limit = end.saturating_duration_since(Instant::now());
-        let answered = timeout_at(end, self.to_leader(control, &call, limit)).await;
+        let answered = timeout_at(end, self.to_leader(control, &call, limit, limit)).await;
         let Ok(Forwarded::Answered(Ok(Reply::Found { found: Found::Cluster(row), view: _ }))) = answered else {
             return None;
         };

@@ -5,7 +5,7 @@
 //!                                       ├─ read  ──► the leader's state after a proof, or ours, labelled
 //!                                       ├─ events, logs: streams
 //!                                       └─ kill, transfer
-//!   an agent holds no state: it passes the call on to a voter
+//!   an agent, and a voter that is not a member yet, hold no state: they pass the call on to a voter
 //! ```
 //!
 //! Decides nothing about supervision; the rules do.
@@ -50,6 +50,15 @@ pub struct Api {
 }
 
 impl Api {
+    /// Whether this node has a state from which it may answer. A voter whose folder is new, or that has not applied its log
+    /// yet, knows no members: its state is empty, and says nothing of the cluster.
+    fn holds_state(&self) -> bool {
+        self.control.as_ref().is_some_and(|control| {
+            let published = control.published.borrow();
+            published.membership.membership().voter_ids().next().is_some()
+        })
+    }
+
     /// Whether a node belongs to the cluster: a configured voter, or one with a session. An agent knows the voters only.
     pub fn knows(&self, node: &NodeName, voters: &BTreeMap<NodeName, String>) -> bool {
         let has_session = |control: &Control<TokioRuntime>| control.published.borrow().cluster.nodes.contains_key(node);

@@ -25,7 +25,7 @@ impl Api {
         let asked = tokio::time::Instant::now();
         if freshness == Freshness::Linearizable {
             let call = Call::Read { query: query.clone(), freshness };
-            if let Forwarded::Answered(answer) = self.to_leader(control, &call, READ_LIMIT).await {
+            if let Forwarded::Answered(answer) = self.to_leader(control, &call, READ_LIMIT, READ_LIMIT).await {
                 return answer;
             }
         }
@@ -104,17 +104,15 @@ impl Api {
 }
 
 /// The state with its time carried on to now, as the next stamp would: uptimes and rates would stand still otherwise, since an
-/// idle cluster stamps only every 10 s. While no leader is known no time passes for the cluster.
+/// idle cluster stamps only every 10 s. It stands still from when no leader is known.
 fn as_of_now(control: &Control<TokioRuntime>) -> Cluster {
-    let has_leader = control.leadership.borrow().leader.is_some();
+    let until = control.leadership.borrow().without_since.unwrap_or_else(Instant::now);
     // Not both at once: whoever holds one and waits for the other may wait for ever behind a writer.
     let (mut cluster, at) = {
         let published = control.published.borrow();
         (published.cluster.clone(), published.at)
     };
-    if has_leader {
-        cluster.head.now += at.elapsed();
-    }
+    cluster.head.now += if until > at { until - at } else { Duration::ZERO };
     cluster
 }
 

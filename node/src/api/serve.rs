@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pando_protocol::client::identity::Role;
 use pando_protocol::message::{Answer, Call, Item};
 use pando_protocol::rejection::Rejection;
 use tokio::time::timeout;
@@ -34,8 +35,10 @@ impl Api {
             tracing::info!(peer = %stream.peer, "refused: its role does not allow this");
             return refuse(&call, refused, stream).await;
         }
-        if self.control.is_none() {
-            return self.relay(call, stream).await;
+        if !self.holds_state() {
+            // What a node asks it asks for a client, and asks the other voters itself.
+            let is_relayed = stream.peer.role == Role::Node;
+            return if is_relayed { self.newcomer(call, stream).await } else { self.relay(call, stream).await };
         }
         match call {
             Call::Events { after, follow } => self.stream_events(after, follow, stream).await,

@@ -200,6 +200,11 @@ impl Outbox {
             .collect()
     }
 
+    /// Whether the observation with this number is not confirmed.
+    pub fn holds(&self, number: u64) -> bool {
+        self.waiting.front().is_some_and(|said| said.number <= number) && number <= self.last
+    }
+
     /// Whether everything is confirmed.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()

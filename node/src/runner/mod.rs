@@ -30,5 +30,6 @@ mod start;
 pub mod voters;
 
 pub use session::{
-    Facts, Feeds, Pace, Presence, Processes, Runner, RunnerError, RunnerHandle, SignalReply, Signalled, Silence,
+    Facts, Feeds, LAST_WORD_LIMIT, LEAVE_LIMIT, Pace, Presence, Processes, Runner, RunnerError, RunnerHandle,
+    SignalReply, Signalled, Silence,
 };

@@ -24,9 +24,11 @@ use super::voters::{Heard, Voters};
 use crate::guard::{BootTime, FENCE_MARGIN};
 
 /// Children of a node that was told to go have at most this long to stop.
-const LEAVE_LIMIT: Duration = Duration::from_secs(30);
+pub const LEAVE_LIMIT: Duration = Duration::from_secs(30);
+/// So long before that what still runs is stopped at once, whatever is to be stopped before it: the usual grace of a child.
+const STOP_TOGETHER: Duration = Duration::from_secs(5);
 /// Once everything has stopped, the cluster has this long to confirm it.
-const LAST_WORD_LIMIT: Duration = Duration::from_secs(2);
+pub const LAST_WORD_LIMIT: Duration = Duration::from_secs(2);
 /// After a session is over, its processes have this long to be gone before a new one is asked for without that proof: only the
 /// kernel can hold them up then, since the guard has answered.
 const LINGER_LIMIT: Duration = Duration::from_secs(2);
@@ -276,6 +278,10 @@ struct Session<R: AsyncRuntime> {
 
 struct Leaving {
     since: BootTime,
+    /// The number of the observation that says so.
+    said: u64,
+    /// Nobody leads the stopping, or it took too long: all that ran was told to stop.
+    stops_alone: bool,
     /// Since when everything has stopped here.
     at_rest: Option<BootTime>,
     said_left: bool,
@@ -375,6 +381,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
                 Input::Time => {}
             }
             self.start_due();
+            self.stop_alone();
             if R::Instant::now() >= beat_at {
                 beat_at = R::Instant::now() + self.pace.beat;
                 self.beat();
@@ -406,7 +413,9 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         let Standing::Held(session) = &self.standing else { return beat_at };
         let now = self.processes.now();
         let look = R::Instant::now() + session.lease.next_look(now).since(now);
-        session.runs.next_start().into_iter().fold(beat_at.min(look), R::Instant::min)
+        // What has not started is not started any more by one that goes.
+        let starts = session.runs.next_start().filter(|_| session.leaving.is_none());
+        starts.into_iter().fold(beat_at.min(look), R::Instant::min)
     }
 
     /// What is wrong with the guard, if anything.
@@ -616,8 +625,6 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         let now = self.processes.now();
         for action in plan(desired, &session.runs.standing()) {
             match action {
-                // What was assigned before the cluster knew that this node goes is to end as soon as it knows.
-                Action::Start(_) if session.leaving.is_some() => {}
                 Action::Start(wanted) => session.runs.take_up(wanted, R::Instant::now()),
                 Action::Stop(ending) => {
                     session.runs.stopping(ending.incarnation);
@@ -635,6 +642,10 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
 
     fn start_due(&mut self) {
         let Standing::Held(session) = &mut self.standing else { return };
+        // What was assigned before the cluster knew that this node goes waits until it is told to end.
+        if session.leaving.is_some() {
+            return;
+        }
         for wanted in session.runs.take_due(R::Instant::now()) {
             self.processes.start(wanted.path, wanted.incarnation, session.id, wanted.spec);
         }
@@ -734,24 +745,46 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         }
     }
 
-    /// Begins to go: says so, then stops everything itself, so that it also works when no leader answers.
+    /// Begins to go: says so, and starts nothing more. What runs is stopped as the cluster says, in its order.
     fn leave(&mut self) {
         self.is_leaving = true;
         let now = self.processes.now();
         let Standing::Held(session) = &mut self.standing else { return };
-        session.leaving = Some(Leaving { since: now, at_rest: None, said_left: false, lost_patience: false });
-        session.observe(&self.voters, now, Observation::Leaving);
-        for (path, incarnation, state) in session.runs.alive() {
-            match state {
-                Local::Running => {
-                    session.runs.stopping(incarnation);
-                    self.processes.stop(incarnation);
-                }
-                Local::Waiting => {
-                    session.runs.promise(&path, incarnation);
-                    session.observe(&self.voters, now, Observation::NeverStarted { path, incarnation });
-                }
-                Local::Stopping | Local::Over => {}
+        let said = session.observe(&self.voters, now, Observation::Leaving);
+        session.leaving = Some(Leaving {
+            since: now,
+            said,
+            stops_alone: false,
+            at_rest: None,
+            said_left: false,
+            lost_patience: false,
+        });
+    }
+
+    /// A node that was told to go, and that no leader hears, stops all itself while its lease lasts, the newest first; so does
+    /// one whose time is nearly up. Each child has its grace, or what the limit leaves of it.
+    fn stop_alone(&mut self) {
+        let now = self.processes.now();
+        let Standing::Held(session) = &mut self.standing else { return };
+        let Some(leaving) = &mut session.leaving else { return };
+        let took = now.since(leaving.since);
+        let patience = self.pace.lease / 2;
+        let is_unheard = took >= patience && session.outbox.holds(leaving.said);
+        // The newest answered beat was sent a lease before the end of the lease.
+        let is_unanswered = now.plus(self.pace.lease).since(session.lease.end()) >= patience;
+        if leaving.stops_alone || !(is_unheard || is_unanswered || took + STOP_TOGETHER >= LEAVE_LIMIT) {
+            return;
+        }
+        leaving.stops_alone = true;
+        tracing::warn!(
+            is_unheard,
+            is_unanswered,
+            "what runs here is stopped all at once: nobody leads that, or it took too long"
+        );
+        for (_, incarnation, state) in session.runs.alive() {
+            if state == Local::Running {
+                session.runs.stopping(incarnation);
+                self.processes.stop(incarnation);
             }
         }
     }
@@ -762,7 +795,11 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         let now = self.processes.now();
         let Standing::Held(session) = &mut self.standing else { return self.is_leaving };
         let Some(leaving) = &mut session.leaving else { return false };
-        let alive = session.runs.alive();
+        let mut alive = session.runs.alive();
+        // Where nobody leads the stopping nobody says of these that they shall never start.
+        if leaving.stops_alone {
+            alive.retain(|(_, _, state)| *state != Local::Waiting);
+        }
         if !alive.is_empty() {
             let took = now.since(leaving.since);
             if took >= LEAVE_LIMIT && !leaving.lost_patience {
@@ -776,7 +813,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
             return true;
         }
         // Not before all else is confirmed: the cluster may have assigned something before it knew that this node goes.
-        if !session.outbox.is_empty() {
+        if !session.outbox.is_empty() || !session.runs.alive().is_empty() {
             return false;
         }
         if leaving.said_left {
@@ -789,9 +826,11 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
 }
 
 impl<R: AsyncRuntime> Session<R> {
-    fn observe(&mut self, voters: &Voters, now: BootTime, observation: Observation) {
+    /// Says it to all voters, and gives its number.
+    fn observe(&mut self, voters: &Voters, now: BootTime, observation: Observation) -> u64 {
         let (number, observation) = self.outbox.push(observation, now);
         voters.say(&RunnerWord::Observe { session: self.id, number, observation });
+        number
     }
 
     /// Says everything that is not confirmed to one voter, which may not have heard it.

@@ -10,7 +10,7 @@ use pando_protocol::session::{Observation, SessionRequest};
 
 use crate::causes::MAX_WHY;
 use crate::change::{Change, clipped};
-use crate::cluster::{Node, ProcessPhase, Run, Session, Stage};
+use crate::cluster::{Node, ProcessPhase, Run, Session, Stage, StopReason};
 use crate::command::{Done, EndProof, EventKind, Outcome};
 use crate::endings::Over;
 use crate::mutation::{Mutation, broken};
@@ -146,7 +146,11 @@ impl Change<'_> {
             Observation::Started { path, incarnation, pid } => self.run_started(&path, incarnation, node, id, pid),
             Observation::Ready { path, incarnation } => self.run_ready(&path, incarnation, node, id),
             Observation::Exited { path, incarnation, exit } => {
-                if let Some(run) = self.run_of(&path, incarnation, node, id) {
+                if let Some(mut run) = self.run_of(&path, incarnation, node, id) {
+                    // A runner that goes and is short of time stops what it was not yet told to stop.
+                    if self.cluster.session(node, id).is_some_and(|session| session.leaving) {
+                        run.stopping.get_or_insert(StopReason::Shutdown);
+                    }
                     self.run_over(&path, run, Over::Exited(exit));
                     self.go_on_leaving(node, id);
                 }

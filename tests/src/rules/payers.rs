@@ -85,6 +85,7 @@ impl Payers {
                 None
             }
             Observation::NeverStarted { .. } => run.stopping.is_some().then_some(free),
+            Observation::Exited { .. } if is_leaving(step) => Some(free),
             Observation::Exited { exit, .. } => {
                 let charged = self.charged(step, path, run, exit);
                 let escalates = charged && rule(exit, &step.before.process(path)?.spec) == Some(ExitAction::Escalate);
@@ -176,6 +177,12 @@ impl Payers {
         });
         refused.len() >= 2 || !another || self.fourth_unpaid(path)
     }
+}
+
+/// Whether the node that speaks has said that it goes: whatever ends there from then on ends for that.
+fn is_leaving(step: Step<'_>) -> bool {
+    let Command::Observe { node, session, .. } = step.command else { return false };
+    step.before.session(node, *session).is_some_and(|standing| standing.leaving)
 }
 
 /// The processes that would have to go along if a child went to another node; `None` where one of them would stay.

@@ -6,6 +6,7 @@ use clap::Args;
 use pando_protocol::ids::{NodeName, Path};
 use pando_protocol::message::{Change, Freshness};
 use pando_protocol::view::{NodeRow, State, TreeRow};
+use tokio::time::Instant;
 
 use crate::connection::{Connection, unconfirmed, with};
 use crate::context::Target;
@@ -39,6 +40,7 @@ impl Drain {
     /// There is no such node, the deadline passed, or the cluster cannot be reached.
     pub async fn run(self, target: &Target) -> Result<(), Failure> {
         let Self { node, deadline, wait: _, no_wait } = self;
+        let started = Instant::now();
         with(target, async |connection| {
             let changed = connection.change(Change::Drain(node.clone())).await?;
             let moving: Vec<Path> = changed.differences.into_iter().map(|difference| difference.path).collect();
@@ -47,7 +49,7 @@ impl Drain {
                 return output::emit(&text);
             }
             let what = format!("{node} to be empty");
-            waiting::until(&what, deadline, async || look(connection, &node, &moving).await).await?;
+            waiting::until(&what, started, deadline, async || look(connection, &node, &moving).await).await?;
             output::emit(&format!(
                 "{node} is drained: nothing runs there, and {} moved children are ready\n",
                 moving.len()

@@ -325,19 +325,89 @@ fn a_node_that_goes_promises_what_was_assigned_meanwhile_and_then_says_that_it_l
         world.pass(BEAT).await;
         world.stop.cancel();
         assert_eq!(world.observed().await.2, Observation::Leaving);
-        assert_eq!(world.orders(), [Order::Start(Incarnation(1)), Order::Stop(Incarnation(1))]);
-        world.events.send(exited(1)).await.unwrap();
         // Assigned before the cluster knew, and to be ended since it knows.
         world.desire(FIRST, 6, vec![wanted(1), wanted(2)], vec![]).await;
+        world.pass(BEAT / 2).await;
+        assert_eq!(
+            world.orders(),
+            [Order::Start(Incarnation(1))],
+            "nothing more is started, and nothing stopped unasked"
+        );
         world.desire(FIRST, 7, vec![], vec![1, 2]).await;
-        assert_eq!(world.observed().await.1, 2);
         let promise = Observation::NeverStarted { path: path(), incarnation: Incarnation(2) };
-        assert_eq!(world.observed().await, (FIRST, 3, promise));
+        assert_eq!(world.observed().await, (FIRST, 2, promise));
+        assert_eq!(world.orders(), [Order::Stop(Incarnation(1))]);
+        world.events.send(exited(1)).await.unwrap();
+        assert_eq!(world.observed().await.1, 3);
         world.tell(LeaderWord::Applied { session: FIRST, through: 3 }).await;
         assert_eq!(world.observed().await, (FIRST, 4, Observation::Left));
         world.tell(LeaderWord::Applied { session: FIRST, through: 4 }).await;
         world.ended().await.unwrap();
         assert_eq!(world.orders(), []);
+    });
+}
+
+#[test]
+fn a_node_that_goes_stops_one_child_after_the_other_where_the_cluster_says_so() {
+    play(Guard::Works, async |world| {
+        world.grant(FIRST).await;
+        world.desire(FIRST, 5, vec![wanted(1), wanted(2), wanted(3)], vec![]).await;
+        world.pass(BEAT).await;
+        assert_eq!(world.orders(), [1, 2, 3].map(|number| Order::Start(Incarnation(number))));
+        world.stop.cancel();
+        assert_eq!(world.observed().await.2, Observation::Leaving);
+        world.tell(LeaderWord::Applied { session: FIRST, through: 1 }).await;
+        for (count, last) in [3, 2, 1].into_iter().enumerate() {
+            let run = (1..last).map(wanted).collect();
+            world.desire(FIRST, 6 + count as u64, run, vec![last]).await;
+            // Longer than a lease: who is heard need not hurry.
+            assert_eq!(world.pass(LEASE * 2).await, []);
+            assert_eq!(world.orders(), [Order::Stop(Incarnation(last))]);
+            world.events.send(exited(last)).await.unwrap();
+            let (_, through, _) = world.observed().await;
+            world.tell(LeaderWord::Applied { session: FIRST, through }).await;
+        }
+        assert_eq!(world.observed().await.2, Observation::Left);
+    });
+}
+
+#[test]
+fn a_node_that_goes_and_is_not_heard_stops_all_itself_while_its_lease_lasts() {
+    for is_answered in [true, false] {
+        play(Guard::Works, async |world| {
+            world.grant(FIRST).await;
+            world.desire(FIRST, 5, vec![wanted(1), wanted(2)], vec![]).await;
+            world.pass(BEAT).await;
+            world.orders();
+            world.stop.cancel();
+            assert_eq!(world.observed().await.2, Observation::Leaving);
+            if !is_answered {
+                // It was heard, and then the majority went.
+                world.tell(LeaderWord::Applied { session: FIRST, through: 1 }).await;
+                world.answers = false;
+            }
+            world.pass(LEASE / 2 - BEAT * 2).await;
+            assert_eq!(world.orders(), []);
+            world.pass(BEAT * 4).await;
+            assert_eq!(world.orders(), [Order::Stop(Incarnation(2)), Order::Stop(Incarnation(1))], "{is_answered}");
+        });
+    }
+}
+
+#[test]
+fn a_node_whose_time_to_go_is_nearly_up_stops_the_rest_at_once() {
+    play(Guard::Works, async |world| {
+        world.grant(FIRST).await;
+        world.desire(FIRST, 5, vec![wanted(1), wanted(2), wanted(3)], vec![]).await;
+        world.pass(BEAT).await;
+        world.orders();
+        world.stop.cancel();
+        world.tell(LeaderWord::Applied { session: FIRST, through: 1 }).await;
+        world.desire(FIRST, 6, vec![wanted(1), wanted(2)], vec![3]).await;
+        world.pass(LEAVE_LIMIT - STOP_TOGETHER - BEAT * 2).await;
+        assert_eq!(world.orders(), [Order::Stop(Incarnation(3))]);
+        world.pass(BEAT * 4).await;
+        assert_eq!(world.orders(), [Order::Stop(Incarnation(2)), Order::Stop(Incarnation(1))]);
     });
 }
 
@@ -367,6 +437,7 @@ fn a_node_that_goes_kills_what_does_not_stop_in_time() {
         world.pass(BEAT).await;
         world.stop.cancel();
         world.tell(LeaderWord::Applied { session: FIRST, through: 1 }).await;
+        world.desire(FIRST, 6, vec![], vec![1]).await;
         world.pass(LEAVE_LIMIT - BEAT * 2).await;
         assert_eq!(world.orders(), [Order::Start(Incarnation(1)), Order::Stop(Incarnation(1))]);
         world.pass(BEAT * 4).await;
