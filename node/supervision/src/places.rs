@@ -96,7 +96,8 @@ impl Change<'_> {
                 Err(reason) => {
                     // Those of a moment ago are given up without a word: nobody was refused for their sake.
                     kept.iter().for_each(|path| drop(self.take_place(path)));
-                    self.release_places_below(group);
+                    // Not those of others of the group, which are on the move.
+                    processes_to_start(self.cluster, group).iter().for_each(|path| self.release_place(path));
                     return Err(format!("{path} has no place: {reason}"));
                 }
             }

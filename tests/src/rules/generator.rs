@@ -25,6 +25,8 @@ pub struct Generator {
     pub sim: Sim,
     dice: Dice,
     is_wide: bool,
+    /// Every run ends because its reaper is killed: the endings that nobody pays for, again and again.
+    reapers_die: bool,
     specs: BTreeMap<&'static str, TreeSpec>,
     writes: Vec<Write>,
     requests: Vec<SessionRequest>,
@@ -62,6 +64,7 @@ impl Generator {
     pub fn new(seed: u64) -> Self {
         let mut dice = Dice::new(seed);
         let is_wide = dice.once_in(25);
+        let reapers_die = dice.once_in(25);
         let mut sim = Sim::default();
         for n in 1..=2 + dice.below(4) {
             let slots = if is_wide { 200 } else { 2 + u32::try_from(dice.below(6)).unwrap_or(0) };
@@ -70,7 +73,17 @@ impl Generator {
             sim.runners.insert(runner.name.clone(), runner);
         }
         let (specs, heard) = (BTreeMap::new(), BTreeMap::new());
-        Self { sim, dice, is_wide, specs, writes: Vec::new(), requests: Vec::new(), ends: Vec::new(), heard }
+        Self {
+            sim,
+            dice,
+            is_wide,
+            reapers_die,
+            specs,
+            writes: Vec::new(),
+            requests: Vec::new(),
+            ends: Vec::new(),
+            heard,
+        }
     }
 
     /// Does one thing.
@@ -176,6 +189,7 @@ impl Generator {
     fn end_one(&mut self) -> Result<(), String> {
         let Some((node, incarnation)) = self.run_in(Local::Running) else { return self.look() };
         let how = match self.dice.below(12) {
+            _ if self.reapers_die => ExitHow::ReaperLost,
             0 | 1 => ExitHow::Code(0),
             2 => ExitHow::Code(3),
             3 => ExitHow::Code(7),

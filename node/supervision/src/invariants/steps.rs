@@ -241,8 +241,9 @@ fn a_move_has_its_place_before_it_begins(before: &Cluster, after: &Cluster) -> R
         let ProcessPhase::Assigned(run) = &process.phase else { continue };
         let Some(old) = before.run(path).filter(|old| old.incarnation == run.incarnation) else { continue };
         let begins = old.stopping.is_none() && run.stopping == Some(StopReason::Drain);
-        let alone =
-            path.parent().and_then(|parent| after.supervisor(&parent)).is_some_and(|above| !above.strategy.is_group());
+        let above = path.parent().and_then(|parent| after.supervisor(&parent));
+        // What a group takes down gets its place with the next generation.
+        let alone = above.is_some_and(|above| !above.strategy.is_group() && above.taken_down().is_empty());
         if begins && alone && process.place.is_none() && member.restart != Restart::Temporary {
             return Err(format!("{path} is asked to leave {} and has no place to go", run.node));
         }
