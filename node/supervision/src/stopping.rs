@@ -152,7 +152,10 @@ impl Change<'_> {
         if self.is_taken_down(path) {
             return self.down_with_group(path); // Whatever was to follow: it starts again with its group.
         }
+        // Taken down for a group that a new spec has put in another order, so that it does not take this one down any more.
+        let is_wanted = path.parent().is_some_and(|parent| self.supervisor(&parent).is_up());
         match then {
+            Then::Down(DownReason::Supervisor) if is_wanted => self.start_in_turn(path),
             Then::Down(reason) => self.set_down(path, reason),
             Then::Restart => self.start_in_turn(path),
             Then::Fail(cause) => self.failed(path, cause, was_up),
