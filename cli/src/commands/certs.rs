@@ -85,6 +85,7 @@ pub fn failure(error: CertsError) -> Failure {
         CertsError::BadName(_) | CertsError::OtherCluster { .. } => Failure::usage(error),
         CertsError::HalfAnAuthority { .. }
         | CertsError::AuthorityKeyDoesNotFit { .. }
+        | CertsError::DamagedAuthority { .. }
         | CertsError::OtherAuthority(_)
         | CertsError::OtherHolder { .. }
         | CertsError::Identity(_)

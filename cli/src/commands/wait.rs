@@ -8,6 +8,7 @@ use pando_protocol::ids::Path;
 use crate::connection::with;
 use crate::context::Target;
 use crate::exit::Failure;
+use crate::output::Format;
 use crate::{arguments, human, output, waiting};
 
 /// Waits until everything at and below a path that should run is ready
@@ -21,6 +22,9 @@ pub struct Wait {
     /// How long to wait
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = human::parse_duration)]
     timeout: Duration,
+    /// How the outcome is shown
+    #[arg(long, value_enum, default_value_t)]
+    output: Format,
 }
 
 impl Wait {
@@ -29,8 +33,11 @@ impl Wait {
     /// # Errors
     /// The tree fails, the time is over, or the cluster cannot be reached.
     pub async fn run(self, target: &Target) -> Result<(), Failure> {
-        let Self { path, timeout } = self;
+        let Self { path, timeout, output } = self;
         let settled = with(target, async |connection| waiting::until_whole(connection, &path, timeout).await).await?;
-        output::emit(&format!("{path} is whole: {} of {} ready\n", settled.ready, settled.configured))
+        match output {
+            Format::Table => output::emit(&waiting::whole(&path, &settled)),
+            Format::Json => output::emit_json(&settled),
+        }
     }
 }
