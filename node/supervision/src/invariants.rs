@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use pando_protocol::cause::{Cause, CauseClass};
 use pando_protocol::ids::{Incarnation, Path};
 use pando_protocol::spec::Intensity;
 
@@ -33,7 +34,7 @@ pub fn check(cluster: &Cluster) -> Result<(), Vec<Broken>> {
 type Invariant = fn(&Cluster) -> Result<(), Broken>;
 
 /// Every invariant of one state, by its name.
-const ALL: [(&str, Invariant); 15] = [
+const ALL: [(&str, Invariant); 16] = [
     ("a session lists exactly the runs assigned under it", a_session_lists_exactly_the_runs_assigned_under_it),
     ("no run is assigned under a session that is over", no_run_is_assigned_under_a_session_that_is_over),
     ("no node takes more than its slots", no_node_takes_more_than_its_slots),
@@ -48,6 +49,7 @@ const ALL: [(&str, Invariant); 15] = [
     ("a supervisor that stops has nothing that waits", a_supervisor_that_stops_has_nothing_that_waits),
     ("what an operator stopped does not run", what_an_operator_stopped_does_not_run),
     ("everything unfinished names what it waits for", everything_unfinished_names_what_it_waits_for),
+    ("an escalation holds its causes down to a process", an_escalation_holds_its_causes_down_to_a_process),
     ("what is kept is bounded", what_is_kept_is_bounded),
 ];
 
@@ -284,6 +286,25 @@ fn everything_unfinished_names_what_it_waits_for(cluster: &Cluster) -> Result<()
         };
         if is_unfinished && waiting(cluster, path, member).is_none() {
             return Err(format!("{path} is unfinished and waits for nothing"));
+        }
+    }
+    Ok(())
+}
+
+fn an_escalation_holds_its_causes_down_to_a_process(cluster: &Cluster) -> Result<(), Broken> {
+    let escalates = |cause: &Cause| cause.class == CauseClass::Escalated;
+    for (path, member) in &cluster.members {
+        let chains = member.history.iter().map(|entry| &entry.cause.levels);
+        for levels in chains.filter(|levels| levels.first().is_some_and(escalates)) {
+            // A child with an account of its own stands in its chain twice.
+            let is_below = |(outer, inner): (&Cause, &Cause)| {
+                inner.path == outer.path || inner.path.parent().as_ref() == Some(&outer.path)
+            };
+            if !levels.iter().zip(levels.iter().skip(1)).all(is_below) || levels.last().is_none_or(escalates) {
+                let told: Vec<String> =
+                    levels.iter().map(|cause| format!("{} [{}]", cause.path, cause.class)).collect();
+                return Err(format!("{path} escalated because of {}", told.join(", ")));
+            }
         }
     }
     Ok(())

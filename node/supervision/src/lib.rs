@@ -18,7 +18,7 @@
 
 pub mod apply;
 mod causes;
-mod change;
+pub mod change;
 pub mod cluster;
 pub mod command;
 pub mod desired;

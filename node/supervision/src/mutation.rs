@@ -64,11 +64,25 @@ pub enum Mutation {
     SpreadIgnored,
     /// A delay that a lost node had begun is forgotten.
     OwedDelayForgotten,
+    /// Every delay is as long as the first one.
+    DelaysDoNotGrow,
+    /// Delays grow past their cap.
+    CapIgnored,
+    /// What waits does not say for what.
+    WaitingIsSilent,
+    /// An escalation does not hold the cause below it.
+    ChainBroken,
+    /// Old events are kept for ever.
+    EventsKeptForEver,
+    /// Old endings are kept for ever.
+    HistoryKeptForEver,
+    /// Clients are remembered for ever.
+    ClientsKeptForEver,
 }
 
 impl Mutation {
     /// Every one.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 36] = [
         Self::BudgetOffByOne,
         Self::WindowClosedInterval,
         Self::NoBackoff,
@@ -98,6 +112,13 @@ impl Mutation {
         Self::ExitRulesIgnored,
         Self::SpreadIgnored,
         Self::OwedDelayForgotten,
+        Self::DelaysDoNotGrow,
+        Self::CapIgnored,
+        Self::WaitingIsSilent,
+        Self::ChainBroken,
+        Self::EventsKeptForEver,
+        Self::HistoryKeptForEver,
+        Self::ClientsKeptForEver,
     ];
 }
 

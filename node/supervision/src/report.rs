@@ -14,6 +14,7 @@ use crate::cluster::{
 };
 use crate::command::Event;
 pub use crate::explain::explain;
+use crate::mutation::{Mutation, broken};
 
 /// Endings in a row at the cap that make a child *looping*.
 pub const LOOPING: u32 = 3;
@@ -163,6 +164,9 @@ pub(crate) fn state(member: &Member) -> State {
 /// What a member that is unfinished waits for.
 pub(crate) fn waiting(cluster: &Cluster, path: &Path, member: &Member) -> Option<String> {
     let now = cluster.head.now;
+    if broken(Mutation::WaitingIsSilent) {
+        return None;
+    }
     match &member.body {
         Body::Process(Process { phase, .. }) => match phase {
             ProcessPhase::Down(_) => None,
