@@ -1,8 +1,10 @@
 //! The kill loop: nodes, guards, reapers and the leader die in turn, and no child ever runs twice at once.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use pando_protocol::cause::CauseClass;
 use pando_tests::beats::{lives, overlap};
 use pando_tests::cluster::{Cluster, SOON, marked_processes, send};
 use pando_tests::wait::wait_until;
@@ -41,13 +43,14 @@ async fn thirty_kills_leave_no_overlap_no_orphan_and_exact_counts() {
     let mut cluster = Cluster::start().await;
     cluster.apply(&spec(&cluster)).await;
     cluster.whole("/t").await;
-    let mut leaders = 0;
+    let (mut leaders, mut killed) = (0, BTreeMap::new());
     for round in 0..KILLS {
         let victim = VICTIMS[round % VICTIMS.len()];
         let leader = cluster.leader().await;
         let busiest = cluster.node_rows().await.into_iter().max_by_key(|row| row.children).expect("a node");
         let name = if victim == Victim::Leader { leader.clone() } else { busiest.name.to_string() };
         leaders += usize::from(name == leader);
+        *killed.entry(name.clone()).or_insert(0u64) += 1;
         kill(&mut cluster, victim, &name);
         cluster.node(&name).start();
         cluster.all_up().await;
@@ -55,6 +58,7 @@ async fn thirty_kills_leave_no_overlap_no_orphan_and_exact_counts() {
         println!("kill {}: {victim:?} on {name}: whole again", round + 1);
     }
     println!("{KILLS} kills, {leaders} of them of the leader");
+    let (mut highest, mut endings) = (0, 0);
     for child in ["a", "b", "c"] {
         let lives = lives(&beats(&cluster, child));
         assert_eq!(overlap(&lives), None, "/t/{child}: {lives:#?}");
@@ -62,9 +66,24 @@ async fn thirty_kills_leave_no_overlap_no_orphan_and_exact_counts() {
         assert_eq!(row.restarts, 0, "nobody pays for any of these kills: {row:?}");
         let history = cluster.history(&format!("/t/{child}")).await;
         assert!(history.iter().all(|entry| !entry.charged), "{history:#?}");
-        // Every life but the last one has its ending in the books; a run that never came to its first beat may too.
-        let endings: u64 = history.iter().map(|entry| entry.count).sum();
-        assert!(endings + 1 >= lives.len() as u64, "{endings} endings, {} lives", lives.len());
+        let of_class = |class| history.iter().filter(|row| row.cause.class == class).map(|row| row.count).sum::<u64>();
+        let losses: u64 =
+            cluster.explain(&format!("/t/{child}")).await.node_losses.iter().map(|(_, count)| count).sum();
+        assert_eq!(losses, of_class(CauseClass::NodeLost), "/t/{child}: {history:#?}");
+        highest = highest.max(row.incarnation.expect("it runs").0);
+        endings += history.iter().map(|entry| entry.count).sum::<u64>();
+    }
+    // Each incarnation was assigned once and ended once, but for the three that run.
+    assert_eq!(endings + 3, highest, "endings and runs are all the incarnations that were given");
+    // Each loss is told once; each kill was one, and beyond those there are only nodes too slow to renew their lease.
+    let events = cluster.events().await;
+    for row in cluster.node_rows().await {
+        let told = events.iter().filter(|event| event.kind == "node_lost" && event.node.as_ref() == Some(&row.name));
+        let told: Vec<&str> = told.map(|event| event.text.as_str()).collect();
+        let silent = told.iter().filter(|text| text.contains("silent beyond its lease")).count() as u64;
+        let kills = *killed.get(row.name.as_str()).unwrap_or(&0);
+        assert_eq!(told.len() as u64, row.losses, "{}: {told:#?}", row.name);
+        assert!((kills..=kills + silent).contains(&row.losses), "{}: {kills} kills, {told:#?}", row.name);
     }
     let marks: Vec<String> = cluster.nodes().filter_map(|node| node.mark()).collect();
     let alive = marks.iter().map(|mark| marked_processes(mark).len()).sum::<usize>();
