@@ -13,19 +13,23 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pando_protocol::view::{State, TreeRow};
 use pando_tests::beats::{lives, overlap};
 use pando_tests::cluster::{Cluster, Options, SOON, send};
+use pando_tests::namespace;
 use pando_tests::wait::{wait_until, wait_until_blocking};
 use rustix::process::Signal;
 
-/// The lease of the profile lan.
-const LEASE: Duration = Duration::from_secs(2);
-const INSIDE: &str = "PANDO_TEST_INSIDE";
+/// Three times that of the profile lan, so that a partition can be healed late in a lease and what follows still has its time on a
+/// loaded machine: connections are made again, and a beat is answered.
+const LEASE: Duration = Duration::from_secs(6);
+/// How long the short partition lasts, in milliseconds: three quarters of the lease. The last beat that was renewed was sent up to
+/// one beat (200 ms) before the cut; the guard acts 150 ms before the end.
+const LATE: u64 = 4_500;
 
 #[test]
 fn t22_a_partition_moves_an_exclusive_child_once_and_a_short_one_moves_nothing() {
@@ -40,20 +44,11 @@ fn a_guard_that_hangs_while_its_node_is_cut_off_is_killed_with_all_it_runs_befor
 
 /// Runs the test of this name again in namespaces of its own, and there what it does.
 fn in_namespaces(own: &str, test: impl Future<Output = ()>) {
-    if std::env::var_os(INSIDE).is_some() {
-        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        return runtime.block_on(test);
+    if !namespace::is_inside() {
+        return namespace::run_again(own, &["--net", "--mount"]);
     }
-    // The programs are built outside, where cargo finds everything it needs.
-    pando_tests::programs::folder();
-    let mut again = Command::new("unshare");
-    again.args(["--net", "--mount"]);
-    if !rustix::process::geteuid().is_root() {
-        again.args(["--user", "--map-root-user"]);
-    }
-    again.arg(std::env::current_exe().expect("the path of this test")).args(["--exact", own]);
-    let status = again.arg("--nocapture").env(INSIDE, "1").status().expect("unshare, from util-linux");
-    assert!(status.success(), "{status}");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(test);
 }
 
 /// Three nodes, each in a namespace.
@@ -62,6 +57,7 @@ async fn separate_nodes() -> Cluster {
     let options = Options {
         addresses: (1..=3).map(|n| format!("10.77.0.{n}:7400")).collect(),
         prefix: |name| vec!["nsenter".into(), format!("--net=/run/netns/{name}"), "--".into()],
+        flags: vec!["--lease".into(), LEASE.as_millis().to_string()],
         ..Options::default()
     };
     Cluster::with(options).await
@@ -84,8 +80,9 @@ async fn partition_and_heal() {
     let home = first.node.clone().expect("it runs").to_string();
     cut_off(&home);
     let began = now();
-    wait_until("half a lease of partition", SOON, async || now() - began, |passed| *passed >= 1_000).await;
+    wait_until("most of a lease of partition", SOON, async || now() - began, |passed| *passed >= LATE).await;
     heal(&home);
+    println!("healed {} ms after the cut", now() - began);
     let seen = last_beat().await;
     let long_after = seen + 2 * u64::try_from(LEASE.as_millis()).expect("a small number");
     wait_until("two leases of beats", SOON, last_beat, |last| *last > long_after).await;
@@ -116,12 +113,20 @@ async fn partition_and_heal() {
     );
     assert_eq!(overlap(&seen), None, "{seen:#?}");
 
-    // Healed: one copy, and a late write of the old one is refused by whoever checks the token.
+    // Healed: one copy, and a late write of the old one is refused by whoever checks the token. Both were known to the store by
+    // what they wrote themselves.
+    let new_token = new.incarnation.expect("it runs").0;
+    let took = |token: u64| format!("{token} ok");
+    let log = async || store.log();
+    let both = |lines: &Vec<String>| [took(old.0), took(new_token)].iter().all(|line| lines.contains(line));
+    let lines = wait_until("the store to have taken writes of both", SOON, log, both).await;
+    let last_of_old = lines.iter().rposition(|line| *line == took(old.0));
+    let first_of_new = lines.iter().position(|line| *line == took(new_token));
+    assert!(last_of_old < first_of_new, "nothing of the old one was taken once the new one was known: {lines:?}");
     heal(&home);
     cluster.all_up().await;
-    let accepted = async || store.write(new.incarnation.expect("it runs").0);
-    wait_until("the store to know the new one", SOON, accepted, |answer| answer.starts_with("ok")).await;
     assert!(store.write(old.0).starts_with("refused"), "the old incarnation's late write");
+    assert!(store.log().iter().any(|line| line.starts_with(&format!("{} refused", old.0))));
     let settled = last_beat().await + 1_000;
     wait_until("a second of beats", SOON, last_beat, |last| *last > settled).await;
     let seen = lives(&beats);
@@ -176,7 +181,7 @@ async fn guard_hangs_in_partition() {
 fn lay_network() {
     run("mount", "--make-rprivate /");
     run("mount", "-t tmpfs tmpfs /run");
-    run("ip", "link set lo up");
+    namespace::raise_loopback();
     run("ip", "link add br0 type bridge");
     run("ip", "addr add 10.77.0.254/24 dev br0");
     run("ip", "link set br0 up");
@@ -220,6 +225,7 @@ fn now() -> u64 {
 struct Store {
     process: Child,
     address: String,
+    file: PathBuf,
 }
 
 impl Store {
@@ -229,7 +235,12 @@ impl Store {
             Command::new(env!("CARGO_BIN_EXE_store")).arg("10.77.0.254:0").arg(&file).spawn().expect("the store");
         let look = || fs::read_to_string(&file).unwrap_or_default();
         let address = wait_until_blocking("the store's address", SOON, look, |text| text.contains(':'));
-        Self { process, address }
+        Self { process, address, file: folder.join("store.log") }
+    }
+
+    /// What it answered so far: the token of each write, and the answer.
+    fn log(&self) -> Vec<String> {
+        fs::read_to_string(&self.file).unwrap_or_default().lines().map(str::to_owned).collect()
     }
 
     /// What it answers to a write with this token.

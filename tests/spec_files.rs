@@ -219,6 +219,9 @@ fn an_unknown_word_is_refused_with_the_nearest_known_one() {
     case((CHILD, ""), "on_exit = [{ code = 1, do = \"stopp\" }]", (5, 29), "stopp", "unknown value", Some("stop"));
     case(ROOT, "strategy = \"one_for_on\"", (2, 12), "one_for_on", "unknown value", Some("one_for_one"));
     case(ROOT, "intensity = \"unlimted\"", (2, 13), "unlimted", "unknown value", Some("unlimited"));
+    let prose = only_mistake(&format!("{}intensity = \"5 in 10s\"{}", ROOT.0, ROOT.1));
+    let expected = "a table such as { max_restarts = 5, within = \"10s\" }, or \"unlimited\"";
+    assert_eq!(prose.expected.as_deref(), Some(expected), "{prose}");
     case(ROOT, "auto_shutdown = \"nver\"", (2, 17), "nver", "unknown value", Some("never"));
 }
 
@@ -246,7 +249,16 @@ fn a_wrong_type_says_what_was_expected_and_what_came() {
     case((CHILD, ""), "slots = 1.5", (5, 9), "1.5", "found number 1.5", None);
     case((CHILD, ""), "cwd = 2026-01-01", (5, 7), "2026-01-01", "found date 2026-01-01", None);
     case((CHILD, ""), "ready = true", (5, 9), "true", "expected a table such as", None);
-    case((CHILD, ""), "stop_signal = 15", (5, 15), "15", "expected the name of a signal", None);
+    case(
+        (CHILD, ""),
+        "stop_signal = 65",
+        (5, 15),
+        "65",
+        "expected the name of a signal such as \"SIGTERM\", or its",
+        None,
+    );
+    let rule = "on_exit = [{ signal = 0, do = \"stop\" }]";
+    case((CHILD, ""), rule, (5, 23), "0", "or its number from 1 to 64, found integer 0", None);
     case(
         ("", ""),
         "name = \"shop\"\n[children]\nid = \"x\"",
@@ -344,6 +356,85 @@ fn what_stays_together_cannot_spread() {
 }
 
 #[test]
+fn a_default_that_does_not_fit_is_blamed_on_what_was_written() {
+    let slow = "{ base = \"10s\", cap = \"60s\" }";
+    let what = "the default intensity (5 within 10s) of /shop can never be spent";
+    case((CHILD, ""), &format!("backoff = {slow}"), (5, 11), slow, what, None);
+    let header = "[children.backoff]\nbase = \"10s\"\ncap = \"60s\"";
+    case((CHILD, ""), header, (5, 1), "[children.backoff]", what, None);
+    case((CHILD, ""), "backoff = { base = \"5s\" }", (5, 20), "5s", "the default cap 1s is below base 5s", None);
+    case((CHILD, ""), "backoff = { cap = \"20ms\" }", (5, 19), "20ms", "is below the default base 50ms", None);
+    // What is written is called by its own name.
+    let written = "intensity = { max_restarts = 5, within = \"10s\" }";
+    let text = format!("{}{written}{}backoff = {slow}", ROOT.0, ROOT.1);
+    let mistake = only_mistake(&text);
+    assert_eq!((mistake.line, mistake.column), (2, 13), "{mistake}");
+    assert!(mistake.what.starts_with("intensity (5 within 10s) of /shop can never"), "{mistake}");
+}
+
+#[test]
+fn times_in_a_refusal_are_written_as_in_the_file() {
+    case((CHILD, ""), "backoff = { cap = \"25h\" }", (5, 19), "25h", "25h is longer than a day", None);
+    let backoff = "backoff = { base = \"1.5s\", cap = \"1s\" }";
+    case((CHILD, ""), backoff, (5, 34), "1s", "cap 1s is below base 1500ms", None);
+}
+
+#[test]
+fn a_bad_variable_does_not_hide_the_mistake_at_another() {
+    let error = toml(&format!("{CHILD}env = {{ PORT = 8080, PANDO_NODE = \"x\" }}")).unwrap_err();
+    let found = places(&error);
+    assert_eq!(found.len(), 2, "{error}");
+    assert!(found[0].starts_with("5:16 8080: expected a text") && found[1].starts_with("5:22 PANDO_NODE: "), "{error}");
+    // The same where the variables have a table of their own.
+    let error = toml(&format!("{CHILD}[children.env]\nPORT = 8080\nPANDO_NODE = \"x\"\n")).unwrap_err();
+    assert_eq!(error.mistakes().len(), 2, "{error}");
+}
+
+#[test]
+fn a_relative_working_folder_stays_below_the_child_s_own() {
+    for climbing in ["..", "../..", "work/../..", "a/../b"] {
+        case((CHILD, ""), &format!("cwd = {climbing:?}"), (5, 7), climbing, "a relative path stays below it", None);
+    }
+    for fine in ["work", "a/b", "..a", "/srv/shop", "/srv/../shop"] {
+        assert!(toml(&format!("{CHILD}cwd = {fine:?}")).is_ok(), "{fine}");
+    }
+}
+
+#[test]
+fn a_signal_goes_by_name_or_number() {
+    let signal = |value: &str| {
+        let text = format!("{CHILD}stop_signal = {value}\non_exit = [{{ signal = {value}, do = \"stop\" }}]");
+        let tree = toml(&text).unwrap_or_else(|error| panic!("{error}"));
+        let Work::Process(web) = &tree.root.children[0].work else { panic!("web is a process") };
+        (web.stop_signal, web.on_exit[0].when)
+    };
+    for value in ["12", "\"12\"", "\"SIGUSR2\""] {
+        assert_eq!(signal(value), (Signal(12), ExitMatch::Signal(Signal(12))), "{value}");
+    }
+}
+
+#[test]
+fn what_is_not_built_yet_is_read_in_full_all_the_same() {
+    for (line, place, what) in [
+        ("mailbox = { max_bytes = \"sixty\" }", "5:25 sixty: ", "is not a size"),
+        ("mailbox = { max_bytes = \"513MiB\" }", "5:25 513MiB: ", "expected 1B to 512MiB"),
+        ("mailbox = { max_bytes = \"0B\" }", "5:25 0B: ", "expected 1B to 512MiB"),
+        ("mailbox = { retry_delay = \"soon\" }", "5:27 soon: ", "not a duration"),
+        ("mailbox = { handling_timeout = \"0s\" }", "5:32 0s: ", "zero"),
+        ("mailbox = { prefetch = 0 }", "5:24 0: ", "from 1 to"),
+        ("mailbox = { max_atempts = 1 }", "5:13 max_atempts: ", "unknown key"),
+        ("count = 0", "5:9 0: ", "from 1 to 10000"),
+        ("count = \"three\"", "5:9 three: ", "from 1 to 10000"),
+    ] {
+        let error = toml(&format!("{CHILD}{line}")).unwrap_err();
+        let found = places(&error);
+        assert_eq!(found.len(), 2, "{error}");
+        assert!(found[0].contains("not yet built"), "{error}");
+        assert!(found[1].starts_with(place) && found[1].contains(what), "{error}");
+    }
+}
+
+#[test]
 fn what_is_not_built_yet_is_refused_and_never_ignored() {
     case((CHILD, ""), "count = 3", (5, 1), "count", "not yet built", None);
     case((CHILD, ""), "mailbox = {}", (5, 1), "mailbox", "not yet built", None);
@@ -364,18 +455,104 @@ fn bad_names_are_refused() {
 
 #[test]
 fn broken_syntax_and_keys_given_twice_have_their_place() {
-    case((CHILD, ""), "restart = \"permanent", (5, 21), "", "invalid basic string", None);
+    case(
+        (CHILD, ""),
+        "restart = \"permanent",
+        (5, 21),
+        "",
+        "a double quote that closes this text, found the end",
+        None,
+    );
     case((CHILD, ""), "command = [\"b\"]", (5, 1), "command", "duplicate key \"command\"", None);
     let json = |text: &str| spec_file::parse("shop.json", Format::Json, text).unwrap_err().mistakes()[0].clone();
     for (text, column, what) in [
         ("{\"name\": \"shop\",}", 16, "trailing commas are not allowed"),
         ("{\"name\": \"shop\" /* x */}", 17, "comments are not allowed"),
         ("{\"name\": \"shop\", \"name\": \"shop\"}", 18, "duplicate key \"name\""),
-        ("{\"name\": \"ä\", \"children\": 1, \"x\"}", 33, "expected colon after"),
+        ("{\"name\": \"ä\", \"children\": 1, \"x\"}", 33, "expected `:` and a value after the key, found `}`"),
     ] {
         let mistake = json(text);
         assert_eq!((mistake.line, mistake.column), (1, column), "{mistake}");
         assert!(mistake.what.contains(what), "{mistake}");
+    }
+}
+
+#[test]
+fn broken_syntax_says_what_was_expected_and_what_was_found() {
+    let first = |format, text: &str| spec_file::parse("-", format, text).unwrap_err().mistakes()[0].what.clone();
+    for (text, expected, found) in [
+        ("{\"name\": shop}", "a value", "found `shop`; a text stands in double quotes"),
+        ("{\"name\": @}", "a value", "found `@`"),
+        ("{\"name\": tru}", "a value", "found `tru`"),
+        ("{\"name\": }", "a value", "found `}`"),
+        ("{\"name\":: 1}", "a value", "found `:`"),
+        ("{\"name\":", "a value", "found the end of the file"),
+        ("[1 2]", ", or the closing bracket", "found `2`"),
+        ("{\"a\": 1; \"b\": 2}", ", or the closing bracket", "found `;`"),
+        ("{\"a\": [1}", ", or the closing bracket", "found `}`"),
+        ("[,1]", "a value", "found `,`"),
+        ("{name: 1}", "a key in double quotes", "found `name`"),
+        ("{,}", "a key in double quotes", "found `,`"),
+        ("{\"a\" 1}", "`:` and a value", "found `1`"),
+        ("{\"a\": \"\\q\"}", "one of \\\"", "found `\\q`"),
+        ("{\"a\": \"\\u12\"}", "four hexadecimal digits", "found fewer"),
+        ("{\"a\": \"\\ud800\"}", "the number of a character", "found d800"),
+        ("{\"a\": \"x", "a double quote", "found the end of the file"),
+        ("{\"a\": 'x'}", "double quotes", "found one in single quotes"),
+        ("{\"a\": -}", "a digit", "found `}`"),
+        ("{\"a\": 1e}", "a digit", "found `}`"),
+        ("{\"a\": 5.}", "digits on both sides", "found `5.`"),
+        ("{\"a\": 1}}", "nothing more after the object", "found `}`"),
+        ("{\"a\": 1", "expected }", "found the end of the file"),
+    ] {
+        let what = first(Format::Json, text);
+        assert!(what.contains("expected ") && what.contains(expected) && what.contains(found), "{text}: {what}");
+    }
+    let deep = first(Format::Json, &"[".repeat(600));
+    assert_eq!(deep, "nested too deep: expected at most 64 levels");
+    for (text, expected, found) in [
+        ("a = = 2", "a value", "found another `=`"),
+        ("a =", "a value", "found the end of the file"),
+        ("a = \nb = 1", "a value", "found the end of the line"),
+        ("a = shop", "a value", "found `shop`; a text stands in quotes"),
+        ("a = 5s", "a value", "found `5s`"),
+        ("a = ]", "a value", "found `]`"),
+        ("a = { b = }", "a value", "found `}`"),
+        ("a = { b.c }", "`=` and a value", "found `}`"),
+        ("a = 'x", "a single quote", "found the end of the file"),
+        ("a", "`=` and a value", "found the end of the file"),
+        ("a b", "`=` and a value", "found `b`"),
+        ("= 1", "a key", "found `=`"),
+        ("a..b = 1", "a key", "found `.b`"),
+        ("[children", "] after the name", "found the end of the file"),
+        ("[[children]", "]] after the name", "found"),
+        ("a = 1, b = 2", "the end of the line", "found `,`"),
+        ("a = [1, 2", "a comma or ]", "found the end of the file"),
+        ("a = [1,,2]", "a value", "found `,`"),
+        ("a = { b = 1 c = 2 }", "a comma between two keys", "found another `=`"),
+        ("a = \"\\q\"", "after \\", "found `q`"),
+        ("a = 01", "without leading zeros", "found one with them"),
+        ("a = tru", "true or false", "found `tru`"),
+        ("a = \"\u{1}\"", "visible characters", "found the control character"),
+    ] {
+        let what = first(Format::Toml, text);
+        assert!(what.contains("expected ") && what.contains(expected) && what.contains(found), "{text}: {what}");
+        assert!(!what.contains("expected nothing"), "{text}: {what}");
+    }
+}
+
+#[test]
+fn a_byte_order_mark_is_skipped_and_takes_no_column() {
+    let marked = |text: &str| format!("\u{feff}{text}");
+    let json = "{\"name\": \"shop\", \"children\": [{\"id\": \"web\", \"command\": [\"web\"]}]}";
+    for (format, text) in [(Format::Json, json), (Format::Toml, CHILD)] {
+        let plain = spec_file::parse("-", format, text).unwrap();
+        assert_eq!(spec_file::parse("-", format, &marked(text)).unwrap(), plain);
+        let broken = text.replacen("shop", "Shop", 1);
+        let mistake = |text: &str| spec_file::parse("-", format, text).unwrap_err().mistakes()[0].clone();
+        assert_eq!(mistake(&marked(&broken)), mistake(&broken));
+        let (missing, start) = (marked(&text.replacen("name", "nome", 1)), mistake(&text.replacen("name", "nome", 1)));
+        assert_eq!(mistake(&missing), start);
     }
 }
 

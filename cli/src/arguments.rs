@@ -100,6 +100,16 @@ pub fn tree_name(text: &str) -> Result<TreeName, String> {
     Err(format!("{text:?} lies inside a tree: expected the name of a whole tree, like {}", root.tree()))
 }
 
+/// Reads a number from 0 on; `what` is what is counted.
+///
+/// # Errors
+/// It is none, or too large for `T`; the error says what was expected.
+pub fn number<T: std::str::FromStr>(text: &str, what: &str) -> Result<T, String> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let expected = || format!("expected {what}, a whole number such as 20");
+    if is_number { text.parse().map_err(|_| format!("too large: {}", expected())) } else { Err(expected()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,6 +188,23 @@ mod tests {
             "pando completions tcsh",
         ] {
             assert_eq!(parse(line).map(|_| ()).unwrap_err().exit_code(), 2, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_word_where_a_number_belongs_is_refused_with_what_was_expected() {
+        for (line, expected) in [
+            ("pando logs shop/web --tail x", "expected how many lines, a whole number"),
+            ("pando logs shop/web --tail=-1", "expected how many lines, a whole number"),
+            ("pando logs shop/web --tail 99999999999", "too large"),
+            ("pando events --after x", "expected the number of an event, a whole number"),
+            ("pando dev --nodes x", "expected how many nodes, a whole number"),
+            ("pando dev --nodes 0", "expected 1 to 32 nodes"),
+            ("pando dev --nodes 33", "expected 1 to 32 nodes"),
+            ("pando dev --voters x", "expected 1, 3 or 5"),
+        ] {
+            let error = parse(line).map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains(expected) && !error.contains("invalid digit"), "{line}: {error}");
         }
     }
 

@@ -44,12 +44,16 @@ impl Reading {
         if self.stale { Freshness::Stale } else { Freshness::Linearizable }
     }
 
-    /// To be called when the data is out: says when nobody confirmed it, and ends the command with 3 then.
+    /// To be called when the data is out: says how old it is where nobody confirmed it, and ends the command with 3 then.
     ///
     /// # Errors
     /// The view is not confirmed, and such a view was not asked for.
     pub fn judge(self, view: &ViewAge) -> Result<(), Failure> {
-        if view.confirmed || self.stale {
+        if view.confirmed {
+            return Ok(());
+        }
+        if self.stale {
+            output::say(format_args!("view of {}, {} old", view.answered_by, human::millis(view.age_ms)));
             return Ok(());
         }
         output::say(unconfirmed(view));

@@ -51,6 +51,15 @@ pub fn say(what: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "{what}");
 }
 
+/// A text as one word of a shell, so that a command that is shown works as it is typed.
+pub fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=@%+,".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.into();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
 /// How a piece of text looks on a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Style {
@@ -206,6 +215,19 @@ const GAP: usize = 2;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_for_a_shell_is_quoted_only_where_it_must_be() {
+        for (text, word) in [
+            ("target/release/pando", "target/release/pando"),
+            ("/my grove/hello.toml", "'/my grove/hello.toml'"),
+            ("it's", r"'it'\''s'"),
+            ("$HOME", "'$HOME'"),
+            ("", "''"),
+        ] {
+            assert_eq!(shell_word(text), word);
+        }
+    }
 
     #[test]
     fn columns_are_aligned_and_empty_ones_left_out() {

@@ -88,6 +88,16 @@ pub async fn until_whole(
     .await
 }
 
+/// What a path that is whole is, in a sentence. What is stopped lacks nothing, and runs nothing.
+pub fn whole(path: &Path, settled: &Settled) -> String {
+    match settled.configured {
+        0 => format!(
+            "{path} is stopped: nothing of it is to run; `pando tree {path}` shows what was stopped or has ended\n"
+        ),
+        configured => format!("{path} is whole: {} of {configured} ready\n", settled.ready),
+    }
+}
+
 /// A child without a probe is ready as soon as it is started: one that crashes at once makes its tree whole for an instant,
 /// again and again.
 struct Steady {

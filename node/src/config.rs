@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, ValueEnum};
 use pando_protocol::ids::NodeName;
 use pando_protocol::spec::Label;
@@ -40,7 +41,7 @@ pub struct Arguments {
     #[arg(long = "label", env = "PANDO_NODE_LABELS", value_delimiter = ',', value_name = "KEY=VALUE", value_parser = label)]
     labels: Vec<Label>,
     /// Room for children
-    #[arg(long, env = "PANDO_NODE_SLOTS", default_value_t = 100)]
+    #[arg(long, env = "PANDO_NODE_SLOTS", default_value_t = 100, value_parser = slots)]
     slots: u32,
     /// Size of the Raft log of a voter, in MiB: a snapshot is taken whenever it has grown by as much, and older entries go
     #[arg(long, env = "PANDO_NODE_LOG_SIZE", default_value_t = DEFAULT_LOG_BYTES >> 20, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
@@ -49,7 +50,7 @@ pub struct Arguments {
     #[arg(long, env = "PANDO_NODE_HTTP", default_value = "127.0.0.1:7480", value_name = "HOST:PORT")]
     http: String,
     /// Ends when standard input is closed: for a parent that must not be outlived
-    #[arg(long)]
+    #[arg(long, env = "PANDO_NODE_EXIT_WITH_STDIN", value_parser = FalseyValueParser::new())]
     exit_with_stdin: bool,
     #[command(flatten)]
     times: TimeArguments,
@@ -62,19 +63,19 @@ struct TimeArguments {
     #[arg(long, env = "PANDO_NODE_NETWORK", value_enum, default_value = "lan")]
     network: Network,
     /// Between two Raft heartbeats, in milliseconds
-    #[arg(long, value_name = "MS")]
+    #[arg(long, env = "PANDO_NODE_HEARTBEAT", value_name = "MS", value_parser = milliseconds)]
     heartbeat: Option<u64>,
     /// Shortest election timeout, in milliseconds
-    #[arg(long, value_name = "MS")]
+    #[arg(long, env = "PANDO_NODE_ELECTION_MIN", value_name = "MS", value_parser = milliseconds)]
     election_min: Option<u64>,
     /// Longest election timeout, in milliseconds
-    #[arg(long, value_name = "MS")]
+    #[arg(long, env = "PANDO_NODE_ELECTION_MAX", value_name = "MS", value_parser = milliseconds)]
     election_max: Option<u64>,
     /// Between two beats of a session, in milliseconds
-    #[arg(long, value_name = "MS")]
+    #[arg(long, env = "PANDO_NODE_BEAT", value_name = "MS", value_parser = milliseconds)]
     beat: Option<u64>,
     /// How long children run without word from the cluster, in milliseconds
-    #[arg(long, value_name = "MS")]
+    #[arg(long, env = "PANDO_NODE_LEASE", value_name = "MS", value_parser = milliseconds)]
     lease: Option<u64>,
 }
 
@@ -311,12 +312,22 @@ fn address(text: &str) -> Result<String, String> {
     }
 }
 
+fn milliseconds(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "expected milliseconds, a whole number such as 200".to_owned())
+}
+
+fn slots(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "expected how many slots, a whole number such as 100".to_owned())
+}
+
 fn label(text: &str) -> Result<Label, String> {
     text.parse()
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
 
     fn parse(more: &[&str]) -> Result<Config, String> {
@@ -335,6 +346,16 @@ mod tests {
     }
 
     #[test]
+    fn every_flag_has_its_environment_variable() {
+        let command = Arguments::command();
+        let flags = command.get_arguments().filter(|flag| !matches!(flag.get_id().as_str(), "help" | "version"));
+        for flag in flags {
+            let variable = flag.get_env().and_then(|variable| variable.to_str()).unwrap_or_default();
+            assert!(variable.starts_with("PANDO_NODE_"), "--{} has {variable:?}", flag.get_long().unwrap_or_default());
+        }
+    }
+
+    #[test]
     fn what_does_not_fit_together_is_refused_with_what_to_do() {
         let refused = |more: &[&str], because: &str| {
             let why = parse(more).unwrap_err();
@@ -350,6 +371,8 @@ mod tests {
         assert!(address("h1").unwrap_err().contains("no host:port"));
         refused(&[THREE[0], THREE[1], "--slots", "0"], "runs nothing");
         refused(&[THREE[0], THREE[1], "--log-size", "0"], "--log-size");
+        refused(&[THREE[0], THREE[1], "--slots", "many"], "expected how many slots");
+        refused(&[THREE[0], THREE[1], "--lease", "2s"], "expected milliseconds");
         refused(&[THREE[0], THREE[1], "--label", "zone"], "zone=a");
         refused(&[THREE[0], THREE[1], "--http", "nowhere"], "no address");
     }

@@ -49,7 +49,7 @@ async fn a_failed_start_says_why() {
     fs::write(own.join("script"), "#!/no/such/interpreter\n").unwrap();
     fs::set_permissions(own.join("script"), fs::Permissions::from_mode(0o755)).unwrap();
     for (number, spec, expected) in [
-        (1, missing, "no program \"no-such-program\" in PATH (".to_owned()),
+        (1, missing, "no program \"no-such-program\" in the PATH of n1".to_owned()),
         (2, folder, "cannot enter the working folder /no/such/folder: No such file".to_owned()),
         (3, forbidden, "cannot run /etc/passwd: Permission denied".to_owned()),
         (4, script, "cannot run ./script: the interpreter".to_owned()),
@@ -58,6 +58,10 @@ async fn a_failed_start_says_why() {
         let ExitHow::StartFailed(why) = &exit.how else { panic!("{exit:?}") };
         assert!(why.contains(&expected), "{why}");
         assert_eq!(exit.ran, Duration::ZERO);
+        // Where a program was looked for is evidence: it stands beside the message and not in it.
+        let evidence = exit.stderr.unwrap_or_default();
+        assert_eq!(evidence.starts_with("the PATH of n1: /"), number == 1, "{evidence}");
+        assert!(!why.contains(":/"), "{why}");
     }
     node.leave().await;
 }

@@ -22,6 +22,7 @@ mod json;
 mod keys;
 mod mistake;
 mod places;
+mod size;
 mod toml;
 mod values;
 mod walk;

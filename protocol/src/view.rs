@@ -160,7 +160,7 @@ pub struct Explanation {
     pub next: String,
     /// When it gives up, in a sentence.
     pub gives_up: String,
-    /// The last ending, with all levels below it.
+    /// The newest ending at or below it, with all levels below that.
     pub last: Option<CauseChain>,
     /// The crashes that stand in the window of the budget that covers it: the oldest first.
     pub window: Vec<Cause>,

@@ -28,7 +28,8 @@ async fn a_member_is_stopped_started_restarted_and_killed_and_each_verb_says_wha
     let refused = pando(&cluster, "kill t/stay").with_code(4);
     assert!(refused.stderr.contains("has no process that runs now"), "{refused:#?}");
     // What an operator stopped is not missed.
-    pando(&cluster, "wait t").with_code(0);
+    let stopped = pando(&cluster, "wait t").with_code(0).stdout;
+    assert!(stopped.starts_with("/t is stopped: nothing of it is to run"), "{stopped}");
 
     assert_eq!(pando(&cluster, "start t/stay").with_code(0).stdout, "> /t/stay  started\n");
     cluster.whole("/t").await;

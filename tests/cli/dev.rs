@@ -25,6 +25,27 @@ fn run(folder: &Path, line: &str) -> Ran {
     Ran::of(&command(folder, line).output().expect("pando runs"))
 }
 
+#[test]
+fn a_killed_dev_is_not_said_to_start_a_node() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let log = folder.join("dev.log");
+    let printed = || fs::read_to_string(&log).unwrap_or_default();
+    let file = File::create(&log).expect("a log");
+    let mut dev = Dev(command(folder, "dev --nodes 1 --data my-grove").stdout(file).spawn().expect("pando runs"));
+    wait_until_blocking("the cluster", SOON, printed, |text| text.contains("Ctrl-C here stops everything."));
+    let mark = fs::read_to_string(folder.join("my-grove/n1/data/mark")).expect("the mark of the node");
+    dev.signal(Signal::KILL);
+    dev.0.wait().expect("its end");
+    let left = || marked_processes(mark.trim()).len();
+    wait_until_blocking("the node to follow", SOON, left, |left| *left == 0);
+    let refused = || run(folder, "dev kill n1 --data my-grove");
+    let refused = wait_until_blocking("the node to be known as dead", SOON, refused, |ran| ran.code == Some(4));
+    assert!(refused.stderr.contains("no `pando dev` runs in this folder"), "{refused:#?}");
+    assert!(refused.stderr.contains("`pando dev --data my-grove` starts it"), "{refused:#?}");
+    assert!(!refused.stderr.contains("dev start"), "{refused:#?}");
+}
+
 /// A `pando dev` that is stopped however the test ends.
 struct Dev(Child);
 

@@ -67,10 +67,14 @@ async fn programs_find_the_promised_fields_in_every_reading_verb() {
     assert_eq!((&status["leader"], &status["voters"][0]["name"]), (&json!("n1"), &json!("n1")));
     assert_eq!((&status["voters"][0]["lag"], &status["view"]["confirmed"]), (&json!(0), &json!(true)));
     has_fields(&status["view"], "answered_by leader confirmed age_ms");
+    assert!(status["voters"][0]["raft_id"].as_str().is_some_and(|id| id.parse::<u64>().is_ok()), "{status}");
 
     let glance = pando(&cluster, "status --output json").with_code(0).json();
     assert_eq!((&glance["leader"], &glance["trees"][0]["path"]), (&json!("n1"), &json!("/t")));
     assert_eq!((&glance["nodes"][0]["name"], glance["trees"].as_array().map(Vec::len)), (&json!("n1"), Some(1)));
+
+    let waited = pando(&cluster, "wait /t --output json").with_code(0).json();
+    assert_eq!((&waited["whole"], &waited["ready"], &waited["configured"]), (&json!(true), &json!(2), &json!(2)));
 
     let why = pando(&cluster, "explain /t/once --output json").with_code(0).json();
     has_fields(&why, "row now next gives_up last window node_losses start_failures");
@@ -123,4 +127,14 @@ async fn people_read_tables_and_sentences_on_standard_output() {
         assert!(ran.stdout.contains(expected), "{line}: {ran:#?}");
         assert_eq!(ran.stderr, "", "{line}");
     }
+    // A view that nobody confirmed says how old it is, and leaves standard output to the data.
+    for line in ["tree --stale", "node ls --stale", "tree --stale --output json"] {
+        let stale = pando(&cluster, line).with_code(0);
+        assert!(stale.stderr.starts_with("view of n1, ") && stale.stderr.ends_with(" old\n"), "{stale:#?}");
+    }
+    assert!(pando(&cluster, "explain /t").with_code(0).stdout.contains("/t/once: exit code 3"), "what ended below it");
+    let far = pando(&cluster, "explain /t/nope").with_code(4);
+    assert!(!far.stderr.contains("did you mean"), "{far:#?}");
+    let near = pando(&cluster, "explain /t/onec").with_code(4);
+    assert!(near.stderr.contains("did you mean /t/once?"), "{near:#?}");
 }

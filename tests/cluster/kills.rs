@@ -1,8 +1,11 @@
 //! The kill loop: nodes, guards, reapers and the leader die in turn, and no child ever runs twice at once.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use pando_protocol::cause::CauseClass;
+use pando_protocol::view::NodeRow;
 use pando_tests::beats::{lives, overlap};
 use pando_tests::cluster::{Cluster, SOON, marked_processes, send};
 use pando_tests::wait::wait_until;
@@ -41,20 +44,30 @@ async fn thirty_kills_leave_no_overlap_no_orphan_and_exact_counts() {
     let mut cluster = Cluster::start().await;
     cluster.apply(&spec(&cluster)).await;
     cluster.whole("/t").await;
-    let mut leaders = 0;
+    let (mut leaders, mut killed) = (0, BTreeMap::new());
     for round in 0..KILLS {
         let victim = VICTIMS[round % VICTIMS.len()];
         let leader = cluster.leader().await;
         let busiest = cluster.node_rows().await.into_iter().max_by_key(|row| row.children).expect("a node");
         let name = if victim == Victim::Leader { leader.clone() } else { busiest.name.to_string() };
         leaders += usize::from(name == leader);
+        // A node that only lost its guard sweeps and may still end its session by its word: then it is not lost.
+        let is_loss = !matches!(victim, Victim::Guard | Victim::GuardAndReapers);
+        let (all, losses) = killed.entry(name.clone()).or_insert((0u64, 0u64));
+        (*all, *losses) = (*all + 1, *losses + u64::from(is_loss));
+        let before = row_of(&cluster, &name).await.and_then(|row| row.session);
         kill(&mut cluster, victim, &name);
         cluster.node(&name).start();
+        // Until the cluster knows of the death, the former session looks like one of the node that was just started.
+        let row = async || row_of(&cluster, &name).await;
+        let again = |row: &Option<NodeRow>| row.as_ref().is_some_and(|row| row.session > before);
+        wait_until("a session of its own", SOON, row, again).await;
         cluster.all_up().await;
         cluster.whole("/t").await;
         println!("kill {}: {victim:?} on {name}: whole again", round + 1);
     }
     println!("{KILLS} kills, {leaders} of them of the leader");
+    let (mut highest, mut endings) = (0, 0);
     for child in ["a", "b", "c"] {
         let lives = lives(&beats(&cluster, child));
         assert_eq!(overlap(&lives), None, "/t/{child}: {lives:#?}");
@@ -62,13 +75,33 @@ async fn thirty_kills_leave_no_overlap_no_orphan_and_exact_counts() {
         assert_eq!(row.restarts, 0, "nobody pays for any of these kills: {row:?}");
         let history = cluster.history(&format!("/t/{child}")).await;
         assert!(history.iter().all(|entry| !entry.charged), "{history:#?}");
-        // Every life but the last one has its ending in the books; a run that never came to its first beat may too.
-        let endings: u64 = history.iter().map(|entry| entry.count).sum();
-        assert!(endings + 1 >= lives.len() as u64, "{endings} endings, {} lives", lives.len());
+        let of_class = |class| history.iter().filter(|row| row.cause.class == class).map(|row| row.count).sum::<u64>();
+        let losses: u64 =
+            cluster.explain(&format!("/t/{child}")).await.node_losses.iter().map(|(_, count)| count).sum();
+        assert_eq!(losses, of_class(CauseClass::NodeLost), "/t/{child}: {history:#?}");
+        highest = highest.max(row.incarnation.expect("it runs").0);
+        endings += history.iter().map(|entry| entry.count).sum::<u64>();
+    }
+    // Each incarnation was assigned once and ended once, but for the three that run.
+    assert_eq!(endings + 3, highest, "endings and runs are all the incarnations that were given");
+    // Each loss is told once; each kill of a node process was one, and beyond those only silence was.
+    let events = cluster.events().await;
+    for row in cluster.node_rows().await {
+        let told = events.iter().filter(|event| event.kind == "node_lost" && event.node.as_ref() == Some(&row.name));
+        let told: Vec<&str> = told.map(|event| event.text.as_str()).collect();
+        let silent = told.iter().filter(|text| text.contains("silent beyond its lease")).count() as u64;
+        let (all, losses) = killed.get(row.name.as_str()).copied().unwrap_or_default();
+        assert_eq!(told.len() as u64, row.losses, "{}: {told:#?}", row.name);
+        let expected = losses..=all + silent;
+        assert!(expected.contains(&row.losses), "{}: expected {expected:?} losses: {told:#?}", row.name);
     }
     let marks: Vec<String> = cluster.nodes().filter_map(|node| node.mark()).collect();
     let alive = marks.iter().map(|mark| marked_processes(mark).len()).sum::<usize>();
     assert_eq!(alive, 6, "three children with one helper each, and no orphan");
+}
+
+async fn row_of(cluster: &Cluster, name: &str) -> Option<NodeRow> {
+    cluster.node_rows().await.into_iter().find(|row| row.name.as_str() == name)
 }
 
 /// Kills, and waits until the node process is gone too.

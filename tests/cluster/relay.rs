@@ -10,22 +10,41 @@ use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
 
-/// What a relay does to datagrams now.
+/// What a relay does to the datagrams of one way now.
 #[derive(Debug, Default)]
 struct Mood {
-    swallows_replies: AtomicBool,
-    swallows_all: AtomicBool,
+    swallows: AtomicBool,
     /// Of 1,000 datagrams, how many are lost.
     loss: AtomicU64,
     /// Milliseconds by which each is held back.
     delay: AtomicU64,
+    /// Datagrams that came this way.
+    count: AtomicU64,
+}
+
+impl Mood {
+    /// For how long the next datagram is held back; `None`: it is lost.
+    fn of_next(&self) -> Option<Duration> {
+        let count = self.count.fetch_add(1, Ordering::SeqCst);
+        // Spread like dice, and the same in every run.
+        let dice = (count.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) % 1_000;
+        let is_lost = self.swallows.load(Ordering::SeqCst) || dice < self.loss.load(Ordering::SeqCst);
+        (!is_lost).then(|| Duration::from_millis(self.delay.load(Ordering::SeqCst)))
+    }
+}
+
+/// Both ways of a relay.
+#[derive(Debug, Default)]
+struct Moods {
+    requests: Mood,
+    replies: Mood,
 }
 
 /// A UDP relay. Dropped, it ends.
 #[derive(Debug)]
 pub struct Relay {
     address: SocketAddr,
-    mood: Arc<Mood>,
+    moods: Arc<Moods>,
     _task: JoinSet<()>,
 }
 
@@ -35,10 +54,10 @@ impl Relay {
         let target: SocketAddr = target.parse().expect("an address");
         let front = UdpSocket::bind("127.0.0.1:0").await.expect("a socket");
         let address = front.local_addr().expect("its address");
-        let mood = Arc::new(Mood::default());
+        let moods = Arc::new(Moods::default());
         let mut task = JoinSet::new();
-        task.spawn(relay(Arc::new(front), target, mood.clone()));
-        Self { address, mood, _task: task }
+        task.spawn(relay(Arc::new(front), target, moods.clone()));
+        Self { address, moods, _task: task }
     }
 
     /// Where it listens.
@@ -46,62 +65,69 @@ impl Relay {
         self.address.to_string()
     }
 
-    /// From now on requests pass and replies do not.
-    pub fn swallow_replies(&self) {
-        self.mood.swallows_replies.store(true, Ordering::SeqCst);
+    /// From now on requests pass and replies do not, or everything again.
+    pub fn swallow_replies(&self, are_cut: bool) {
+        self.moods.replies.swallows.store(are_cut, Ordering::SeqCst);
+    }
+
+    /// From now on replies pass and requests do not, or everything again.
+    pub fn swallow_requests(&self, are_cut: bool) {
+        self.moods.requests.swallows.store(are_cut, Ordering::SeqCst);
     }
 
     /// From now on nothing passes, or everything again.
     pub fn cut(&self, is_cut: bool) {
-        self.mood.swallows_all.store(is_cut, Ordering::SeqCst);
+        self.swallow_requests(is_cut);
+        self.swallow_replies(is_cut);
     }
 
-    /// From now on so many of 1,000 datagrams are lost, and each is held back.
+    /// From now on, so many of 1,000 datagrams are lost each way, and each is held back.
     pub fn trouble(&self, loss: u64, delay: Duration) {
-        self.mood.loss.store(loss, Ordering::SeqCst);
-        self.mood.delay.store(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX), Ordering::SeqCst);
+        for mood in [&self.moods.requests, &self.moods.replies] {
+            mood.loss.store(loss, Ordering::SeqCst);
+            mood.delay.store(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX), Ordering::SeqCst);
+        }
     }
 }
 
-async fn relay(front: Arc<UdpSocket>, target: SocketAddr, mood: Arc<Mood>) {
+async fn relay(front: Arc<UdpSocket>, target: SocketAddr, moods: Arc<Moods>) {
     let mut ways: BTreeMap<SocketAddr, Arc<UdpSocket>> = BTreeMap::new();
     let mut tasks = JoinSet::new();
     let mut buffer = vec![0; 65_536];
-    let mut count = 0u64;
     while let Ok((bytes, from)) = front.recv_from(&mut buffer).await {
         if let Entry::Vacant(unknown) = ways.entry(from) {
             let way = Arc::new(UdpSocket::bind("127.0.0.1:0").await.expect("a socket"));
             way.connect(target).await.expect("a way to the node");
-            tasks.spawn(replies(way.clone(), front.clone(), from, mood.clone()));
+            tasks.spawn(replies(way.clone(), front.clone(), from, moods.clone()));
             unknown.insert(way);
         }
-        count += 1;
-        // Spread like dice, and the same in every run.
-        let dice = (count.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) % 1_000;
-        if !mood.swallows_all.load(Ordering::SeqCst) && dice >= mood.loss.load(Ordering::SeqCst) {
-            let (way, datagram) = (ways[&from].clone(), buffer[..bytes].to_vec());
-            let delay = Duration::from_millis(mood.delay.load(Ordering::SeqCst));
-            tasks.spawn(async move {
-                tokio::time::sleep(delay).await;
-                _ = way.send(&datagram).await;
-            });
-        }
+        let Some(delay) = moods.requests.of_next() else { continue };
+        let (way, datagram) = (ways[&from].clone(), buffer[..bytes].to_vec());
+        tasks.spawn(async move {
+            tokio::time::sleep(delay).await;
+            _ = way.send(&datagram).await;
+        });
     }
 }
 
-async fn replies(way: Arc<UdpSocket>, front: Arc<UdpSocket>, to: SocketAddr, mood: Arc<Mood>) {
+async fn replies(way: Arc<UdpSocket>, front: Arc<UdpSocket>, to: SocketAddr, moods: Arc<Moods>) {
+    let mut tasks = JoinSet::new();
     let mut buffer = vec![0; 65_536];
     while let Ok(bytes) = way.recv(&mut buffer).await {
-        let swallows = mood.swallows_all.load(Ordering::SeqCst) || mood.swallows_replies.load(Ordering::SeqCst);
-        if !swallows {
-            _ = front.send_to(&buffer[..bytes], to).await;
-        }
+        let Some(delay) = moods.replies.of_next() else { continue };
+        let (front, datagram) = (front.clone(), buffer[..bytes].to_vec());
+        tasks.spawn(async move {
+            tokio::time::sleep(delay).await;
+            _ = front.send_to(&datagram, to).await;
+        });
     }
 }
 
 /// An agent whose only ways to the voters lead through relays.
 mod agent {
-    use pando_protocol::view::State;
+    use std::path::PathBuf;
+
+    use pando_protocol::view::{State, TreeRow};
     use pando_tests::beats::{lives, overlap};
     use pando_tests::cluster::{Cluster, SOON};
     use pando_tests::wait::wait_until;
@@ -111,42 +137,76 @@ mod agent {
     /// Beats that are to pass while the network is bad: more than two leases of 2 s.
     const LONG: u64 = 5_000;
 
+    /// A cluster with the agent n4 behind relays, one for each voter, and a child there.
+    struct Far {
+        cluster: Cluster,
+        relays: Vec<Relay>,
+        beats: PathBuf,
+    }
+
+    impl Far {
+        async fn start() -> Self {
+            let mut cluster = Cluster::start().await;
+            let (mut relays, mut voters) = (Vec::new(), Vec::new());
+            for name in ["n1", "n2", "n3"] {
+                let relay = Relay::to(cluster.address(name)).await;
+                voters.push(format!("{name}={}", relay.address()));
+                relays.push(relay);
+            }
+            cluster.add_agent("n4", &voters.join(","), &["--label", "place=far"]);
+            cluster.all_up().await;
+            let beats = cluster.folder().join("beats");
+            let (witness, file) = (env!("CARGO_BIN_EXE_witness"), beats.display());
+            let spec = format!(
+                "name = \"t\"\n[[children]]\nid = \"far\"\ncommand = [\"{witness}\", \"{file}\"]\n\
+                 place = {{ prefer = [\"place=far\"] }}\n"
+            );
+            cluster.apply(&spec).await;
+            cluster.whole("/t").await;
+            let row = cluster.row("/t/far").await;
+            assert_eq!(row.node.as_ref().map(ToString::to_string), Some("n4".into()));
+            Self { cluster, relays, beats }
+        }
+
+        async fn moves_away(&self) {
+            let moved = |row: &TreeRow| {
+                row.state == State::Running && row.node.as_ref().is_some_and(|node| node.as_str() != "n4")
+            };
+            wait_until("the child elsewhere", SOON, async || self.cluster.row("/t/far").await, moved).await;
+        }
+
+        /// After healing: one copy at any time, and nobody paid.
+        async fn one_copy(&self) {
+            self.cluster.all_up().await;
+            let lives = lives(&self.beats);
+            assert_eq!(overlap(&lives), None, "{lives:#?}");
+            assert_eq!(self.cluster.row("/t/far").await.restarts, 0);
+        }
+    }
+
     #[tokio::test(flavor = "multi_thread")]
     async fn delay_and_loss_within_the_profile_end_nothing_and_a_cut_ends_at_the_lease() {
-        let mut cluster = Cluster::start().await;
-        let mut relays = Vec::new();
-        let mut voters = Vec::new();
-        for name in ["n1", "n2", "n3"] {
-            let relay = Relay::to(cluster.address(name)).await;
-            voters.push(format!("{name}={}", relay.address()));
-            relays.push(relay);
-        }
-        cluster.add_agent("n4", &voters.join(","), &["--label", "place=far"]);
-        cluster.all_up().await;
-        let beats = cluster.folder().join("beats");
-        let (witness, file) = (env!("CARGO_BIN_EXE_witness"), beats.display());
-        let spec = format!(
-            "name = \"t\"\n[[children]]\nid = \"far\"\ncommand = [\"{witness}\", \"{file}\"]\n\
-             place = {{ prefer = [\"place=far\"] }}\n"
-        );
-        cluster.apply(&spec).await;
-        cluster.whole("/t").await;
-        let before = cluster.row("/t/far").await;
-        assert_eq!(before.node.as_ref().map(ToString::to_string), Some("n4".into()));
-        relays.iter().for_each(|relay| relay.trouble(50, Duration::from_millis(40)));
-        let last = async || lives(&beats).into_values().map(|life| life.last).max().unwrap_or(0);
+        let far = Far::start().await;
+        let before = far.cluster.row("/t/far").await;
+        far.relays.iter().for_each(|relay| relay.trouble(50, Duration::from_millis(20)));
+        let last = async || lives(&far.beats).into_values().map(|life| life.last).max().unwrap_or(0);
         let now = last().await;
         wait_until("two leases of bad network", SOON, last, |seen| *seen > now + LONG).await;
-        assert_eq!(cluster.row("/t/far").await.incarnation, before.incarnation, "delay and loss restart nothing");
-        relays.iter().for_each(|relay| relay.cut(true));
-        let moved = |row: &pando_protocol::view::TreeRow| {
-            row.state == State::Running && row.node.as_ref().is_some_and(|node| node.as_str() != "n4")
-        };
-        wait_until("the child elsewhere", SOON, async || cluster.row("/t/far").await, moved).await;
-        relays.iter().for_each(|relay| relay.cut(false));
-        cluster.all_up().await;
-        let lives = lives(&beats);
-        assert_eq!(overlap(&lives), None, "{lives:#?}");
-        assert_eq!(cluster.row("/t/far").await.restarts, 0);
+        assert_eq!(far.cluster.row("/t/far").await.incarnation, before.incarnation, "delay and loss restart nothing");
+        far.relays.iter().for_each(|relay| relay.cut(true));
+        far.moves_away().await;
+        far.relays.iter().for_each(|relay| relay.cut(false));
+        far.one_copy().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_cut_of_one_way_ends_like_one_of_both() {
+        for swallow in [Relay::swallow_replies, Relay::swallow_requests] {
+            let far = Far::start().await;
+            far.relays.iter().for_each(|relay| swallow(relay, true));
+            far.moves_away().await;
+            far.relays.iter().for_each(|relay| swallow(relay, false));
+            far.one_copy().await;
+        }
     }
 }

@@ -46,7 +46,7 @@ async fn a_retry_applies_once_when_the_reply_is_lost_and_the_leader_killed_befor
         freshness: pando_protocol::message::Freshness::Linearizable,
     };
     through_relay.call(nodes, SOON).await.expect("the relay lets all through at first");
-    relay.swallow_replies();
+    relay.swallow_replies(true);
     let write =
         Write { client: ClientId(0x5eed), sequence: 1, lowest_unanswered: 1, change: Change::Restart(path("/t/a")) };
     let restarts_asked = async |cluster: &Cluster| {

@@ -8,6 +8,8 @@ pub mod beats;
 #[cfg(feature = "fixtures")]
 pub mod cluster;
 #[cfg(feature = "fixtures")]
+pub mod namespace;
+#[cfg(feature = "fixtures")]
 pub mod programs;
 pub mod rules;
 #[cfg(feature = "fixtures")]

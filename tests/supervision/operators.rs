@@ -186,7 +186,7 @@ fn a_failed_tree_refuses_stop_and_start_says_what_to_do_and_is_cleared_by_a_rest
     world.settle();
     assert_eq!(world.row("/t").state, State::Failed);
     assert!(refused(&mut world, Change::Start(path("/t"))).contains("`pando restart /t` clears it"));
-    assert!(refused(&mut world, Change::Stop(path("/t"))).contains("`pando delete` removes it"));
+    assert!(refused(&mut world, Change::Stop(path("/t"))).contains("`pando delete /t` removes it"));
     assert!(refused(&mut world, Change::Restart(path("/t/a"))).contains("its supervisor /t is not up"));
     world.restart("/t");
     assert!(world.is_ready("/t/a"));
@@ -213,6 +213,20 @@ fn paths_that_are_not_there_are_refused_with_the_nearest_that_is() {
         assert_eq!(nearest, Some(path("/t/pool/x")));
     }
     assert!(matches!(world.change(Change::Delete("u".parse().unwrap())), Err(Rejection::NoSuchTree(_))));
+}
+
+#[test]
+fn only_a_slip_of_the_finger_is_taken_for_another_path() {
+    let world = world();
+    let nearest = |text: &str| pando_supervision::trees::nearest(&world.sim.cluster, &path(text));
+    for (typed, meant) in
+        [("/t/pol", "/t/pool"), ("/t/pool/y2", "/t/pool/y"), ("/t/opol", "/t/pool"), ("/t/x", "/t/pool/x")]
+    {
+        assert_eq!(nearest(typed), Some(path(meant)), "{typed}");
+    }
+    for strange in ["/t/nope", "/t/web", "/shop", "/t/pool/nope", "/t/nothing/such"] {
+        assert_eq!(nearest(strange), None, "{strange}");
+    }
 }
 
 #[test]

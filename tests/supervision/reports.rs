@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pando_protocol::message::Change;
 use pando_protocol::spec::{AutoShutdown, Restart};
-use pando_protocol::view::Verdict;
+use pando_protocol::view::{State, Verdict};
 use pando_supervision::desired::desired;
 use pando_supervision::parts::{from_parts, parts};
 use pando_supervision::{next_deadline, report};
@@ -103,6 +103,52 @@ fn an_explanation_tells_what_is_what_follows_and_when_it_gives_up() {
     world.stop("/t/pool");
     assert_eq!(explain(&world, "/t/pool/y").now, "is down because its supervisor /t/pool is down");
     assert_eq!(explain(&world, "/t/pool").next, "nothing, until `pando start /t/pool`");
+}
+
+#[test]
+fn below_a_failed_tree_an_explanation_tells_of_the_tree_and_what_clears_it() {
+    let mut world = World::new(&["n1"]);
+    let pool = nested("pool", |_, pool| pool.intensity = budget(1, 600), vec![permanent("x"), permanent("y")]);
+    world.apply(&tree("t", |root| root.intensity = budget(0, 600), vec![pool]));
+    world.crash_times("/t/pool/x", 2);
+    world.settle();
+    assert_eq!(world.row("/t").state, State::Failed);
+    let explain = |text| report::explain(&world.sim.cluster, &path(text)).expect("it exists");
+    for below in ["/t/pool", "/t/pool/x", "/t/pool/y"] {
+        let told = explain(below);
+        assert_eq!(told.now, "is down because the tree /t has failed", "{below}");
+        assert_eq!(told.next, "nothing, until an operator acts: `pando restart /t`, or apply a new spec", "{below}");
+        assert_eq!((told.gives_up.as_str(), told.window.len()), ("", 0), "{below}");
+    }
+    // What it advises is taken.
+    world.restart("/t");
+    assert!(world.is_ready("/t/pool/x"));
+}
+
+#[test]
+fn below_a_stopped_supervisor_an_explanation_names_the_commands_that_start_it() {
+    let mut world = world();
+    let next = |world: &World, text| report::explain(&world.sim.cluster, &path(text)).expect("it exists").next;
+    world.stop("/t/pool");
+    world.settle();
+    assert_eq!(next(&world, "/t/pool/x"), "nothing, until `pando start /t/pool`");
+    world.stop("/t/pool/x");
+    assert_eq!(next(&world, "/t/pool/x"), "nothing, until `pando start /t/pool` and `pando start /t/pool/x`");
+    assert!(report::explain(&world.sim.cluster, &path("/t/pool/x")).expect("it exists").gives_up.is_empty());
+}
+
+#[test]
+fn a_supervisor_is_explained_by_the_newest_ending_below_it() {
+    let mut world = world();
+    let last = |world: &World, text| report::explain(&world.sim.cluster, &path(text)).expect("it exists").last;
+    assert_eq!(last(&world, "/t/pool"), None);
+    world.crash("/t/pool/x", 3);
+    for above in ["/t", "/t/pool", "/t/pool/x"] {
+        let chain = last(&world, above).expect("an ending below");
+        let cause = chain.innermost().expect("a cause");
+        assert_eq!((cause.path.as_str(), cause.code), ("/t/pool/x", Some(3)), "{above}");
+    }
+    assert_eq!(last(&world, "/t/pool/y"), None);
 }
 
 #[test]

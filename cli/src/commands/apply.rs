@@ -59,7 +59,7 @@ impl Apply {
             return Ok(());
         }
         let settled = waiting::until_whole(connection, &root, begun, self.timeout).await?;
-        output::emit(&format!("{root} is whole: {} of {} ready\n", settled.ready, settled.configured))
+        output::emit(&waiting::whole(&root, &settled))
     }
 }
 

@@ -178,6 +178,7 @@ pub fn failure(error: CertsError) -> Failure {
         CertsError::HalfAnAuthority { .. }
         | CertsError::NoAuthority(_)
         | CertsError::AuthorityKeyDoesNotFit { .. }
+        | CertsError::DamagedAuthority { .. }
         | CertsError::OtherAuthority(_)
         | CertsError::OtherHolder { .. }
         | CertsError::Identity(_)

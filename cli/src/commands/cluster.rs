@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use pando_protocol::ids::NodeName;
 use pando_protocol::message::ViewAge;
 use pando_protocol::view::{ClusterRow, VoterRow};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::connection::{Read, Reading, with};
 use crate::context::Target;
@@ -37,9 +37,47 @@ enum ClusterVerb {
 /// The cluster and the age of the view, for programs.
 #[derive(Debug, Serialize)]
 struct ClusterStatus<'a> {
-    #[serde(flatten)]
-    cluster: &'a ClusterRow,
+    #[serde(flatten, serialize_with = "for_programs")]
+    cluster: ClusterRow,
     view: &'a ViewAge,
+}
+
+/// Writes the cluster as programs read it.
+///
+/// # Errors
+/// Those of the serializer.
+pub fn for_programs<S: Serializer>(cluster: &ClusterRow, serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Row<'a> {
+        cluster: &'a str,
+        leader: Option<&'a NodeName>,
+        term: u64,
+        applied: u64,
+        cluster_time_ms: u64,
+        voters: Vec<Voter<'a>>,
+    }
+    #[derive(Serialize)]
+    struct Voter<'a> {
+        name: &'a NodeName,
+        /// A text: random ids of 64 bits lie beyond what many readers of JSON keep exactly (2^53).
+        raft_id: String,
+        address: &'a str,
+        lag: Option<u64>,
+    }
+    fn voter(row: &VoterRow) -> Voter<'_> {
+        let VoterRow { name, raft_id, address, lag } = row;
+        Voter { name, raft_id: raft_id.to_string(), address, lag: *lag }
+    }
+    let ClusterRow { cluster, leader, term, applied, cluster_time_ms, voters } = cluster;
+    Row {
+        cluster,
+        leader: leader.as_ref(),
+        term: *term,
+        applied: *applied,
+        cluster_time_ms: *cluster_time_ms,
+        voters: voters.iter().map(voter).collect(),
+    }
+    .serialize(serializer)
 }
 
 impl Cluster {
@@ -62,7 +100,7 @@ async fn status(target: &Target, reading: Reading) -> Result<(), Failure> {
     let read = with(target, async |connection| connection.cluster(reading.freshness()).await).await?;
     match reading.output {
         Format::Table => output::emit(&render(&read, output::wants_colour()))?,
-        Format::Json => output::emit_json(&ClusterStatus { cluster: &read.value, view: &read.view })?,
+        Format::Json => output::emit_json(&ClusterStatus { cluster: read.value.clone(), view: &read.view })?,
     }
     reading.judge(&read.view)
 }
@@ -102,7 +140,7 @@ mod tests {
     fn read(confirmed: bool) -> Read<ClusterRow> {
         let voter = |name: &str, lag| VoterRow {
             name: name.parse().unwrap(),
-            raft_id: 77,
+            raft_id: u64::MAX,
             address: "127.0.0.1:7601".into(),
             lag,
         };
@@ -125,9 +163,9 @@ cluster grove: leader n1, term 3, entry 120 applied, cluster time 1 m
 view of n2, confirmed
 
 VOTER  LAG      ADDRESS         RAFT ID
-n1     leader   127.0.0.1:7601  77
-n2     4        127.0.0.1:7601  77
-n3     unknown  127.0.0.1:7601  77
+n1     leader   127.0.0.1:7601  18446744073709551615
+n2     4        127.0.0.1:7601  18446744073709551615
+n3     unknown  127.0.0.1:7601  18446744073709551615
 ";
         assert_eq!(render(&read(true), false), expected);
         assert!(render(&read(false), false).contains("view of n2, 4.2 s old"));
@@ -136,8 +174,9 @@ n3     unknown  127.0.0.1:7601  77
     #[test]
     fn programs_find_leader_voters_and_the_age_of_the_view() {
         let read = read(true);
-        let json = serde_json::to_value(ClusterStatus { cluster: &read.value, view: &read.view }).unwrap();
+        let json = serde_json::to_value(ClusterStatus { cluster: read.value.clone(), view: &read.view }).unwrap();
         assert_eq!((&json["leader"], &json["voters"][1]["lag"]), (&"n1".into(), &4.into()));
+        assert_eq!(json["voters"][0]["raft_id"], "18446744073709551615", "exact for every reader");
         assert_eq!((&json["view"]["age_ms"], &json["view"]["answered_by"]), (&4_200.into(), &"n2".into()));
     }
 }

@@ -37,7 +37,7 @@ pub struct Dev {
     #[command(subcommand)]
     verb: Option<DevVerb>,
     /// How many nodes; default: 3, or as many as the folder has
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=32))]
+    #[arg(long, value_name = "N", value_parser = nodes)]
     nodes: Option<u8>,
     /// How many of them vote: 1, 3 or 5
     #[arg(long, value_name = "N", value_parser = voters)]
@@ -112,6 +112,16 @@ impl Folder {
 
 /// The context that `pando dev` writes, unless `--context` names another.
 const CONTEXT: &str = "dev";
+
+fn nodes(text: &str) -> Result<u8, String> {
+    match crate::arguments::number::<u64>(text, "how many nodes")? {
+        count @ 1..=MOST_NODES => Ok(count as u8),
+        _ => Err(format!("expected 1 to {MOST_NODES} nodes")),
+    }
+}
+
+/// A machine of today runs so many without being asked twice.
+const MOST_NODES: u64 = 32;
 
 fn voters(text: &str) -> Result<u8, String> {
     match text.parse() {

@@ -10,7 +10,7 @@ use crate::connection::with;
 use crate::context::Target;
 use crate::exit::Failure;
 use crate::output::{Format, Style};
-use crate::{following, human, output};
+use crate::{arguments, following, human, output};
 
 /// Shows what happened in the cluster, the oldest first; times are UTC
 #[derive(Debug, Args)]
@@ -19,7 +19,7 @@ pub struct Events {
     #[arg(long, short)]
     follow: bool,
     /// Only events after the one with this number
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = event_number)]
     after: u64,
     /// How data is shown; JSON is one object a line
     #[arg(long, value_enum, default_value_t)]
@@ -49,6 +49,10 @@ impl Events {
         })
         .await
     }
+}
+
+fn event_number(text: &str) -> Result<u64, String> {
+    arguments::number(text, "the number of an event")
 }
 
 fn line(row: &EventRow, colour: bool) -> String {

@@ -23,7 +23,7 @@ pub struct Logs {
     #[arg(long, short)]
     follow: bool,
     /// The last so many lines of each node
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = lines)]
     tail: u32,
     /// How data is shown; JSON is one object a line
     #[arg(long, value_enum, default_value_t)]
@@ -63,6 +63,10 @@ impl Logs {
         })
         .await
     }
+}
+
+fn lines(text: &str) -> Result<u32, String> {
+    arguments::number(text, "how many lines")
 }
 
 fn text(line: &LogLine, colour: bool) -> String {

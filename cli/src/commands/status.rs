@@ -22,7 +22,7 @@ pub struct Status {
 /// All that is shown, for programs as well.
 #[derive(Debug, Serialize)]
 struct Glance {
-    #[serde(flatten)]
+    #[serde(flatten, serialize_with = "commands::cluster::for_programs")]
     cluster: ClusterRow,
     nodes: Vec<NodeRow>,
     /// The roots only.

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use crate::connection::with;
 use crate::context::Target;
 use crate::exit::Failure;
+use crate::output::Format;
 use crate::{arguments, human, output, waiting};
 
 /// Waits until everything at and below a path that should run is ready
@@ -22,6 +23,9 @@ pub struct Wait {
     /// How long to wait
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = human::parse_duration)]
     timeout: Duration,
+    /// How the outcome is shown
+    #[arg(long, value_enum, default_value_t)]
+    output: Format,
 }
 
 impl Wait {
@@ -30,10 +34,13 @@ impl Wait {
     /// # Errors
     /// The tree fails, the time is over, or the cluster cannot be reached.
     pub async fn run(self, target: &Target) -> Result<(), Failure> {
-        let Self { path, timeout } = self;
+        let Self { path, timeout, output } = self;
         let begun = Instant::now();
         let settled =
             with(target, async |connection| waiting::until_whole(connection, &path, begun, timeout).await).await?;
-        output::emit(&format!("{path} is whole: {} of {} ready\n", settled.ready, settled.configured))
+        match output {
+            Format::Table => output::emit(&waiting::whole(&path, &settled)),
+            Format::Json => output::emit_json(&settled),
+        }
     }
 }

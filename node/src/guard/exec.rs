@@ -19,11 +19,20 @@ const OOM_SCORE: &str = "500";
 pub struct Program {
     name: String,
     candidates: Vec<CString>,
-    search_path: Option<String>,
+    search: Option<Search>,
     arguments: Vec<CString>,
     environment: Vec<CString>,
     folder: CString,
     make_folder: bool,
+}
+
+/// Where a program without a slash in its name is looked for.
+#[derive(Debug)]
+struct Search {
+    /// The child's PATH.
+    path: String,
+    /// Whose PATH it is.
+    node: String,
 }
 
 /// What the new process begins with.
@@ -62,15 +71,19 @@ impl Program {
     /// The text for people where a part of it holds a NUL or the command is empty.
     pub fn prepare(order: &StartOrder) -> Result<Self, String> {
         let name = order.command.first().filter(|name| !name.is_empty()).ok_or("the command is empty")?;
-        let search_path = (!name.contains('/')).then(|| path_of(&order.environment));
-        let candidates = match &search_path {
+        let search_path = (!name.contains('/')).then(|| variable(&order.environment, b"PATH="));
+        let candidates = match search_path {
             None => vec![text(name.as_bytes())?],
             Some(path) => candidates(path, name)?,
         };
+        let search = search_path.map(|path| Search {
+            path: String::from_utf8_lossy(path).into_owned(),
+            node: String::from_utf8_lossy(variable(&order.environment, b"PANDO_NODE=")).into_owned(),
+        });
         Ok(Self {
             name: name.clone(),
             candidates,
-            search_path: search_path.map(|path| String::from_utf8_lossy(&path).into_owned()),
+            search,
             arguments: order.command.iter().map(|argument| text(argument.as_bytes())).collect::<Result<_, _>>()?,
             environment: order.environment.iter().map(|entry| text(entry)).collect::<Result<_, _>>()?,
             folder: text(&order.folder)?,
@@ -81,6 +94,9 @@ impl Program {
     /// Becomes the program. Called in a process that has just been forked.
     pub fn become_it(&self, surroundings: &Surroundings<'_>) -> ! {
         let (step, error) = self.try_to_become_it(surroundings);
+        if step == Step::Exec && error.raw_os_error() == Some(libc::ENOENT) {
+            self.leave_evidence();
+        }
         let mut report = [step as u8; 5];
         report[1..].copy_from_slice(&error.raw_os_error().unwrap_or(libc::EIO).to_ne_bytes());
         let _ = rustix::io::write(surroundings.failure, &report);
@@ -112,6 +128,15 @@ impl Program {
         (Step::Exec, worst)
     }
 
+    /// Says on the child's own standard error where its program was looked for. It is kept with the ending like any last words,
+    /// once for equal endings; in the message itself it would stand in every line that tells of the child.
+    fn leave_evidence(&self) {
+        if let Some(Search { path, node }) = &self.search {
+            let words = format!("the PATH of {node}: {path}\n");
+            let _ = rustix::io::write(rustix::stdio::stderr(), words.as_bytes());
+        }
+    }
+
     fn enter_folder(&self) -> io::Result<()> {
         if self.make_folder {
             std::fs::create_dir_all(OsStr::from_bytes(self.folder.as_bytes()))?;
@@ -132,8 +157,8 @@ impl Program {
         } else if *step == Step::Interpreter as u8 {
             format!("cannot run {name}: the interpreter that its first line or its format names does not exist")
         } else {
-            match (errno, &self.search_path) {
-                (libc::ENOENT, Some(path)) => format!("no program {name:?} in PATH ({path})"),
+            match (errno, &self.search) {
+                (libc::ENOENT, Some(search)) => format!("no program {name:?} in the PATH of {}", search.node),
                 (libc::ENOENT, None) => format!("no such program: {name}"),
                 (libc::ENOEXEC, _) => {
                     format!("cannot run {name}: not a program; a script begins with #! and its interpreter")
@@ -173,8 +198,9 @@ fn isolate(surroundings: &Surroundings<'_>) -> io::Result<()> {
     Ok(())
 }
 
-fn path_of(environment: &[Vec<u8>]) -> Vec<u8> {
-    environment.iter().find_map(|entry| entry.strip_prefix(b"PATH=")).unwrap_or_default().to_vec()
+/// The value of the variable whose name and `=` are `prefix`; empty where it is not set.
+fn variable<'e>(environment: &'e [Vec<u8>], prefix: &[u8]) -> &'e [u8] {
+    environment.iter().find_map(|entry| entry.strip_prefix(prefix)).unwrap_or_default()
 }
 
 fn candidates(path: &[u8], name: &str) -> Result<Vec<CString>, String> {

@@ -108,7 +108,8 @@ impl Change<'_> {
 
     fn remember(&mut self, client: pando_protocol::ids::ClientId, sequence: u64, lowest: u64, outcome: &Outcome) {
         let now = self.now();
-        if !self.cluster.clients.contains_key(&client) && self.cluster.clients.len() >= CLIENTS_KEPT {
+        let is_full = self.cluster.clients.len() >= CLIENTS_KEPT && !broken(Mutation::ClientsKeptForEver);
+        if is_full && !self.cluster.clients.contains_key(&client) {
             self.forget_oldest_client();
         }
         let mut record = self.cluster.clients.get(&client).map(|record| record.as_ref().clone()).unwrap_or_default();

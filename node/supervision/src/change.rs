@@ -10,6 +10,7 @@ use pando_protocol::spec::Intensity;
 
 use crate::cluster::{Body, Cluster, HistoryEntry, Member, Node, Process, Session, Supervisor};
 use crate::command::{Event, EventKind};
+use crate::mutation::{Mutation, broken};
 
 /// Events that the state keeps.
 pub const EVENTS_KEPT: usize = 4_096;
@@ -86,6 +87,7 @@ impl<'a> Change<'a> {
         let event = Event { number, at, wall, path: path.cloned(), node: node.cloned(), kind, text };
         self.cluster.events.insert(number, Arc::new(event.clone()));
         if self.cluster.events.len() > EVENTS_KEPT
+            && !broken(Mutation::EventsKeptForEver)
             && let Some(&(oldest, _)) = self.cluster.events.get_min()
         {
             self.cluster.events.remove(&oldest);
@@ -94,7 +96,10 @@ impl<'a> Change<'a> {
     }
 
     /// Adds an ending to the history of a member, folded with the one before where they are equal.
-    pub fn record(&mut self, path: &Path, entry: HistoryEntry) {
+    pub fn record(&mut self, path: &Path, mut entry: HistoryEntry) {
+        if broken(Mutation::ChainBroken) {
+            Arc::make_mut(&mut entry.cause).levels.truncate(1);
+        }
         let member = self.member(path);
         match member.history.last_mut() {
             Some(last) if is_same(last, &entry) => {
@@ -104,7 +109,7 @@ impl<'a> Change<'a> {
                 *last = Arc::new(HistoryEntry { cause, charged, payer, decision, count, first, last: at, earlier });
             }
             _ => {
-                if member.history.len() == HISTORY_KEPT {
+                if member.history.len() == HISTORY_KEPT && !broken(Mutation::HistoryKeptForEver) {
                     member.history.remove(0);
                 }
                 member.history.push(Arc::new(entry));

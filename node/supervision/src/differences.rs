@@ -142,10 +142,46 @@ fn kind_changed(path: &Path, member: &Member, from: &str, to: &str) -> Rejection
     Rejection::KindChanged { path: path.clone(), from: from.into(), to: to.into() }
 }
 
-/// The known path that shares most with `path`: the same last name, or the longest common beginning. `None` where nothing
-/// looks alike.
+/// The known path that somebody who typed `path` may have meant: one of the same last name elsewhere, or a sibling whose name is
+/// a slip of the finger away. `None` where nothing looks alike.
 pub fn nearest(cluster: &Cluster, path: &Path) -> Option<Path> {
+    let (above, name) = split(path);
     let common = |known: &Path| known.as_str().bytes().zip(path.as_str().bytes()).take_while(|(a, b)| a == b).count();
-    let score = |known: &Path| (usize::from(known.name() == path.name()) * 64) + common(known);
-    cluster.members.keys().max_by_key(|known| score(known)).filter(|known| score(known) > 2).cloned()
+    let distance = |known: &Path| match split(known) {
+        (_, other) if other == name => Some(0),
+        (other_above, other) if other_above == above => {
+            Some(slips(name, other)).filter(|slips| *slips <= allowed(name))
+        }
+        _ => None,
+    };
+    let alike = cluster.members.keys().filter_map(|known| Some((distance(known)?, known)));
+    alike.min_by_key(|(distance, known)| (*distance, std::cmp::Reverse(common(known)))).map(|(_, known)| known.clone())
+}
+
+fn split(path: &Path) -> (&str, &str) {
+    path.as_str().rsplit_once('/').unwrap_or(("", path.as_str()))
+}
+
+/// In a short word two slips make another word.
+fn allowed(name: &str) -> usize {
+    if name.len() < 5 { 1 } else { 2 }
+}
+
+/// How many letters are wrong, missing, too many or exchanged with their neighbour. Names have at most 63.
+fn slips(one: &str, other: &str) -> usize {
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    let mut rows = vec![(0..=other.len()).collect::<Vec<_>>()];
+    for i in 1..=one.len() {
+        let mut row = vec![i];
+        for j in 1..=other.len() {
+            let changed = rows[i - 1][j - 1] + usize::from(one[i - 1] != other[j - 1]);
+            let mut least = changed.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && one[i - 1] == other[j - 2] && one[i - 2] == other[j - 1] {
+                least = least.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[one.len()][other.len()]
 }

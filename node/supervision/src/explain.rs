@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pando_protocol::cause::Cause;
+use pando_protocol::cause::{Cause, CauseChain};
 use pando_protocol::ids::Path;
 use pando_protocol::spec::{Intensity, Restart};
 use pando_protocol::view::{Explanation, State};
@@ -29,7 +29,7 @@ pub fn explain(cluster: &Cluster, path: &Path) -> Option<Explanation> {
         now: now_sentence(cluster, path, member),
         next: next_sentence(cluster, path, member),
         gives_up: gives_up(cluster, path, member),
-        last: member.last_cause().cloned(),
+        last: last_ending(cluster, path).cloned(),
         window,
         node_losses: member.node_losses.iter().map(|(node, count)| (node.clone(), *count)).collect(),
         start_failures,
@@ -37,7 +37,32 @@ pub fn explain(cluster: &Cluster, path: &Path) -> Option<Explanation> {
     })
 }
 
+/// The newest ending at or below a member: what a supervisor is judged by are mostly endings of its children.
+fn last_ending<'c>(cluster: &'c Cluster, path: &Path) -> Option<&'c CauseChain> {
+    let own_and_below = cluster.members.range(path.clone()..).take_while(|(at, _)| at.is_within(path));
+    let newest = own_and_below.filter_map(|(at, member)| Some((at, member.history.last()?)));
+    // Of one moment the outermost tells most: an escalation holds the crash that caused it.
+    let newest = newest.max_by_key(|(at, entry)| (entry.last, std::cmp::Reverse(at.depth())));
+    newest.map(|(_, entry)| entry.cause.as_ref())
+}
+
+/// The outermost supervisor above a member that is not up: what has to happen to it before anything can happen here.
+fn highest_down<'c>(cluster: &'c Cluster, path: &Path) -> Option<(Path, &'c Member)> {
+    let above = std::iter::successors(path.parent(), Path::parent);
+    let down = above.filter(|above| cluster.supervisor(above).is_some_and(|supervisor| !supervisor.is_up()));
+    let highest = down.last()?;
+    let member = cluster.member(&highest)?;
+    Some((highest, member))
+}
+
+fn has_failed(member: &Member) -> bool {
+    matches!(&member.body, Body::Supervisor(Supervisor { phase: SupervisorPhase::Failed(_), .. }))
+}
+
 fn covering_window(cluster: &Cluster, path: &Path, member: &Member) -> Vec<Cause> {
+    if member.is_down() && !has_failed(member) {
+        return Vec::new(); // Nothing that is down can crash, and what lets it run again empties the window.
+    }
     let now = cluster.head.now;
     let causes = |window: &Window, intensity: Intensity| {
         window.counting(now, intensity).filter_map(|crash| crash.cause.innermost().cloned()).collect()
@@ -108,6 +133,9 @@ fn down_sentence(cluster: &Cluster, path: &Path, reason: DownReason) -> String {
             Some(parent) if cluster.supervisor(&parent).is_some_and(Supervisor::is_up) => {
                 format!("is down until its turn: {parent} starts its children in order")
             }
+            Some(_) if highest_down(cluster, path).is_some_and(|(_, member)| has_failed(member)) => {
+                format!("is down because the tree {} has failed", Path::root(&path.tree()))
+            }
             Some(parent) => {
                 let above =
                     cluster.member(&parent).map_or("not there", |member| match state(cluster, &parent, member) {
@@ -142,10 +170,7 @@ fn next_sentence(cluster: &Cluster, path: &Path, member: &Member) -> String {
         };
     }
     match &member.body {
-        _ if member.is_down() && member.held => format!("nothing, until `pando start {path}`"),
-        _ if member.is_down() => {
-            format!("nothing by itself; `pando restart {path}` starts it where its supervisor is up")
-        }
+        _ if member.is_down() => next_of_down(cluster, path, member),
         Body::Supervisor(_) => "it keeps its children running".into(),
         Body::Process(_) => match member.restart {
             Restart::Permanent => format!("whenever it ends it is restarted, after {}", next_delay(member)),
@@ -153,6 +178,30 @@ fn next_sentence(cluster: &Cluster, path: &Path, member: &Member) -> String {
             Restart::Temporary => "when it ends it is not restarted".into(),
         },
     }
+}
+
+fn next_of_down(cluster: &Cluster, path: &Path, member: &Member) -> String {
+    match highest_down(cluster, path) {
+        Some((root, above)) if has_failed(above) => {
+            format!("nothing, until an operator acts: `pando restart {root}`, or apply a new spec")
+        }
+        Some((above, down)) if down.is_down() && down.held => {
+            format!("nothing, until `pando start {above}`{}", also_held(path, member))
+        }
+        Some((above, down)) if down.is_down() => {
+            format!("nothing by itself; `pando restart {above}` starts it{}", also_held(path, member))
+        }
+        Some((above, _)) => match also_held(path, member).as_str() {
+            "" => format!("waits for {above}, which decides what happens to all below it"),
+            _ => format!("nothing, until `pando start {path}`"),
+        },
+        None if member.held => format!("nothing, until `pando start {path}`"),
+        None => format!("nothing by itself; `pando restart {path}` starts it"),
+    }
+}
+
+fn also_held(path: &Path, member: &Member) -> String {
+    if member.held { format!(" and `pando start {path}`") } else { String::new() }
 }
 
 fn next_delay(member: &Member) -> String {
@@ -166,8 +215,8 @@ fn next_delay(member: &Member) -> String {
 }
 
 fn gives_up(cluster: &Cluster, path: &Path, member: &Member) -> String {
-    if let Body::Supervisor(Supervisor { phase: SupervisorPhase::Failed(_), .. }) = &member.body {
-        return String::new(); // It has; that is what it does now.
+    if member.is_down() {
+        return String::new(); // It has, or nothing of it can crash.
     }
     let Some(parent) = path.parent() else {
         return match &member.body {

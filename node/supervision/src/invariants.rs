@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use pando_protocol::cause::{Cause, CauseClass};
 use pando_protocol::ids::{Incarnation, Path};
 use pando_protocol::spec::Intensity;
 
@@ -34,7 +35,7 @@ pub fn check(cluster: &Cluster) -> Result<(), Vec<Broken>> {
 type Invariant = fn(&Cluster) -> Result<(), Broken>;
 
 /// Every invariant of one state, by its name.
-const ALL: [(&str, Invariant); 19] = [
+const ALL: [(&str, Invariant); 20] = [
     ("a session lists exactly the runs assigned under it", a_session_lists_exactly_the_runs_assigned_under_it),
     ("no run is assigned under a session that is over", no_run_is_assigned_under_a_session_that_is_over),
     ("no node takes more than its slots", no_node_takes_more_than_its_slots),
@@ -49,6 +50,7 @@ const ALL: [(&str, Invariant); 19] = [
     ("a supervisor that stops has nothing that waits", a_supervisor_that_stops_has_nothing_that_waits),
     ("what an operator stopped does not run", what_an_operator_stopped_does_not_run),
     ("everything unfinished names what it waits for", everything_unfinished_names_what_it_waits_for),
+    ("an escalation holds its causes down to a process", an_escalation_holds_its_causes_down_to_a_process),
     ("what is kept is bounded", what_is_kept_is_bounded),
     ("places are kept only for who is about to start", groups::places_are_kept_only_for_who_is_about_to_start),
     ("nothing waits for its turn where no group starts", groups::nothing_waits_for_its_turn_where_no_group_starts),
@@ -310,6 +312,25 @@ fn everything_unfinished_names_what_it_waits_for(cluster: &Cluster) -> Result<()
         } || groups::waits_for_its_turn(cluster, path);
         if is_unfinished && waiting(cluster, path, member).is_none() {
             return Err(format!("{path} is unfinished and waits for nothing"));
+        }
+    }
+    Ok(())
+}
+
+fn an_escalation_holds_its_causes_down_to_a_process(cluster: &Cluster) -> Result<(), Broken> {
+    let escalates = |cause: &Cause| cause.class == CauseClass::Escalated;
+    for (path, member) in &cluster.members {
+        let chains = member.history.iter().map(|entry| &entry.cause.levels);
+        for levels in chains.filter(|levels| levels.first().is_some_and(escalates)) {
+            // A child with an account of its own stands in its chain twice.
+            let is_below = |(outer, inner): (&Cause, &Cause)| {
+                inner.path == outer.path || inner.path.parent().as_ref() == Some(&outer.path)
+            };
+            if !levels.iter().zip(levels.iter().skip(1)).all(is_below) || levels.last().is_none_or(escalates) {
+                let told: Vec<String> =
+                    levels.iter().map(|cause| format!("{} [{}]", cause.path, cause.class)).collect();
+                return Err(format!("{path} escalated because of {}", told.join(", ")));
+            }
         }
     }
     Ok(())

@@ -20,7 +20,7 @@
 
 pub mod apply;
 mod causes;
-mod change;
+pub mod change;
 pub mod cluster;
 mod colocation;
 pub mod command;

@@ -82,11 +82,25 @@ pub enum Mutation {
     DrainIgnored,
     /// A rule panics when the delay of a member whose name ends in 0 is over.
     DelayPanics,
+    /// Every delay is as long as the first one.
+    DelaysDoNotGrow,
+    /// Delays grow past their cap.
+    CapIgnored,
+    /// What waits does not say for what.
+    WaitingIsSilent,
+    /// An escalation does not hold the cause below it.
+    ChainBroken,
+    /// Old events are kept for ever.
+    EventsKeptForEver,
+    /// Old endings are kept for ever.
+    HistoryKeptForEver,
+    /// Clients are remembered for ever.
+    ClientsKeptForEver,
 }
 
 impl Mutation {
     /// Every one.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 45] = [
         Self::BudgetOffByOne,
         Self::WindowClosedInterval,
         Self::NoBackoff,
@@ -125,6 +139,13 @@ impl Mutation {
         Self::PlacesLeak,
         Self::DrainIgnored,
         Self::DelayPanics,
+        Self::DelaysDoNotGrow,
+        Self::CapIgnored,
+        Self::WaitingIsSilent,
+        Self::ChainBroken,
+        Self::EventsKeptForEver,
+        Self::HistoryKeptForEver,
+        Self::ClientsKeptForEver,
     ];
 }
 

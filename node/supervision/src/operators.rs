@@ -64,7 +64,7 @@ impl Change<'_> {
         self.known(path)?;
         if self.has_failed(path) {
             let why = format!(
-                "has failed and runs nothing: `pando restart {path}` starts it afresh, `pando delete` removes it"
+                "has failed and runs nothing: `pando restart {path}` starts it afresh, `pando delete {path}` removes it"
             );
             return Err(Rejection::WrongState { path: path.clone(), why });
         }

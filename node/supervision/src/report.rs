@@ -16,6 +16,7 @@ use crate::command::Event;
 use crate::departures::what_a_move_waits_for;
 pub use crate::explain::explain;
 use crate::groups::{is_settled, is_startable};
+use crate::mutation::{Mutation, broken};
 
 /// Endings in a row at the cap that make a child *looping*.
 pub const LOOPING: u32 = 3;
@@ -202,6 +203,9 @@ fn unfinished_stop(cluster: &Cluster, path: &Path, supervisor: &Supervisor) -> O
 /// What a member that is unfinished waits for.
 pub(crate) fn waiting(cluster: &Cluster, path: &Path, member: &Member) -> Option<String> {
     let now = cluster.head.now;
+    if broken(Mutation::WaitingIsSilent) {
+        return None;
+    }
     if let Some(pending) = pending_for(cluster, path) {
         return Some(match &pending.waits_for {
             Some(reason) => reason.clone(),

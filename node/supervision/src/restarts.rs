@@ -97,7 +97,9 @@ pub fn delay(backoff: &Backoff, n: u32, dice: u64) -> Duration {
     if broken(Mutation::NoBackoff) {
         return Duration::ZERO;
     }
-    let longest = u64::try_from(backoff.longest(n).as_micros()).unwrap_or(u64::MAX);
+    let n = if broken(Mutation::DelaysDoNotGrow) { 0 } else { n };
+    let longest = if broken(Mutation::CapIgnored) { backoff.cap * (n + 1) } else { backoff.longest(n) };
+    let longest = u64::try_from(longest.as_micros()).unwrap_or(u64::MAX);
     // 1/1024ths of the jitter percentage; a delay is at most a day, so nothing overflows.
     let cut = longest / 100 * u64::from(backoff.jitter) / 1024 * (dice % 1025);
     Duration::from_micros(longest - cut)

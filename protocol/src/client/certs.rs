@@ -88,6 +88,22 @@ pub enum CertsError {
         /// The certificate's file.
         certificate: PathBuf,
     },
+    /// A file of the CA holds something else than it should.
+    #[error(
+        "{} holds no {expected} in PEM, and this one has no other source: restore it from a copy; or remove {} and {} for a new CA, \
+         which costs new certificates for every node and admin, and a restart of every node",
+        .file.display(), .certificate.display(), .key.display()
+    )]
+    DamagedAuthority {
+        /// The file.
+        file: PathBuf,
+        /// What it should hold.
+        expected: &'static str,
+        /// The CA's certificate file.
+        certificate: PathBuf,
+        /// The CA's key file.
+        key: PathBuf,
+    },
     /// The folder holds what another CA made.
     #[error(
         "{} holds a certificate of another CA: remove the folder if that cluster is gone, or choose another folder",
@@ -129,7 +145,12 @@ impl Authority {
         check_label(cluster)?;
         let (certificate, key) = (folder.join(CA_FILE), folder.join(CA_KEY_FILE));
         match (certificate.exists(), key.exists()) {
-            (true, true) => Self::load(&certificate, &key, cluster),
+            (true, true) => Self::load(&certificate, &key, cluster).map_err(|error| match error {
+                CertsError::Identity(IdentityError::NotPem { file, expected }) => {
+                    CertsError::DamagedAuthority { file, expected, certificate, key }
+                }
+                other => other,
+            }),
             (false, false) => Self::create(folder, cluster),
             (true, false) => Err(CertsError::HalfAnAuthority { there: certificate, missing: key }),
             (false, true) => Err(CertsError::HalfAnAuthority { there: key, missing: certificate }),
@@ -388,6 +409,23 @@ mod tests {
         let loaded = Authority::create_or_load(folder.path(), "grove").unwrap();
         assert_eq!(loaded.issue(&n1(), Role::Node, &own).unwrap(), Issued::Made);
         assert_eq!(Identity::load(&own).unwrap().name(), &n1());
+    }
+
+    #[test]
+    fn a_damaged_ca_is_to_be_restored_and_never_to_be_made_again_by_itself() {
+        for damaged in [CA_FILE, CA_KEY_FILE] {
+            let folder = tempfile::tempdir().unwrap();
+            Authority::create_or_load(folder.path(), "grove").unwrap();
+            fs::write(folder.path().join(damaged), "no PEM").unwrap();
+            let error = Authority::create_or_load(folder.path(), "grove").map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains(damaged) && error.contains("restore it from a copy"), "{error}");
+            assert!(error.contains("new certificates for every node") && !error.contains("make it again"), "{error}");
+            assert_eq!(fs::read_to_string(folder.path().join(damaged)).unwrap(), "no PEM", "left as it was");
+            // What it advises is taken.
+            fs::remove_file(folder.path().join(CA_FILE)).unwrap();
+            fs::remove_file(folder.path().join(CA_KEY_FILE)).unwrap();
+            Authority::create_or_load(folder.path(), "grove").unwrap();
+        }
     }
 
     #[test]

@@ -3,17 +3,14 @@
 use std::time::Duration;
 
 use super::identity::IdentityError;
+use super::quic;
 use crate::rejection::Rejection;
 
 /// Why a request has no reply.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No endpoint answered.
-    #[error(
-        "no node of the cluster was reached ({}): check that it runs, and the endpoints in --endpoints, PANDO_ENDPOINTS or \
-         the context file",
-        listed(.tried)
-    )]
+    #[error("no node of the cluster was reached ({}): {}", listed(.tried), advice(.tried))]
     Unreachable {
         /// Each endpoint that was tried, and why it failed.
         tried: Vec<(String, String)>,
@@ -45,6 +42,16 @@ pub enum ClientError {
         /// The time it was given.
         limit: Duration,
     },
+}
+
+/// Where each endpoint answered and only the certificates do not belong together, the endpoints are not what to look at.
+fn advice(tried: &[(String, String)]) -> &'static str {
+    if !tried.is_empty() && tried.iter().all(|(_, why)| quic::is_of_certificates(why)) {
+        "show a certificate that the CA of this cluster made: check --identity or PANDO_IDENTITY, or choose its context with \
+         --context or PANDO_CONTEXT"
+    } else {
+        "check that it runs, and the endpoints in --endpoints, PANDO_ENDPOINTS or the context file"
+    }
 }
 
 fn listed(tried: &[(String, String)]) -> String {

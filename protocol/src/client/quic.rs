@@ -257,14 +257,13 @@ pub fn describe(lost: &ConnectionError) -> String {
     match lost {
         ConnectionError::TransportError(error) => match alert(u64::from(error.code)) {
             Some(NO_COMMON_PROTOCOL) => other_version(),
+            Some(_) if names_other_authority(&error.reason) => OTHER_AUTHORITY.to_owned(),
             Some(_) => format!("its certificate is not valid here: {}", error.reason),
             None => error.to_string(),
         },
         ConnectionError::ConnectionClosed(close) => match alert(u64::from(close.error_code)) {
             Some(NO_COMMON_PROTOCOL) => other_version(),
-            Some(alert) => format!(
-                "the other side refuses the certificate shown (TLS alert {alert}): use one that its cluster's CA made"
-            ),
+            Some(alert) => format!("{REFUSED} (TLS alert {alert})"),
             None => close.to_string(),
         },
         ConnectionError::ApplicationClosed(close) if !close.reason.is_empty() => {
@@ -274,6 +273,22 @@ pub fn describe(lost: &ConnectionError) -> String {
         ConnectionError::Reset => "the other side was started again".to_owned(),
         other => other.to_string(),
     }
+}
+
+/// What is said of a peer whose CA is not ours.
+const OTHER_AUTHORITY: &str = "its certificate was made by another CA than ours";
+/// What is said of a peer that takes us for a stranger.
+const REFUSED: &str = "the other side refuses the certificate shown";
+
+/// Whether [`describe`] told of certificates that do not belong together: then the node is there, and whoever dials has brought
+/// the wrong ones.
+pub(super) fn is_of_certificates(described: &str) -> bool {
+    described == OTHER_AUTHORITY || described.starts_with(REFUSED)
+}
+
+/// The library of TLS says it only in words: a CA that it does not know, or one of the same name with another key.
+fn names_other_authority(reason: &str) -> bool {
+    reason.contains("UnknownIssuer") || reason.contains("BadSignature")
 }
 
 /// Whether the connection ended because one side did not accept the other: then no request on it was looked at.

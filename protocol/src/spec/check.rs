@@ -1,6 +1,7 @@
 //! What a spec must keep as a whole: bounds, names, budgets, and keys that are not built yet.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -108,6 +109,11 @@ impl Check {
     fn process(&mut self, at: &Path, spec: &ProcessSpec) {
         self.command(at, "command", &spec.command);
         self.environment(at, spec);
+        if spec.cwd.as_deref().is_some_and(leaves_its_folder) {
+            let what =
+                "leaves the child's own folder by ..: a relative path stays below it; write the whole path, from /";
+            self.refuse(at, "cwd", what);
+        }
         if spec.cwd.as_ref().is_some_and(|cwd| cwd.is_empty() || cwd.contains('\0')) {
             let what =
                 "not a folder name: it is empty or contains NUL; leave the key out for a folder of the child's own";
@@ -172,7 +178,8 @@ impl Check {
                 self.ready_within(at, *within);
                 self.time(at, "ready.interval", *interval);
                 if *interval < MIN_BACKOFF {
-                    self.refuse(at, "ready.interval", format!("{interval:?} is too short: at least {MIN_BACKOFF:?}"));
+                    let (interval, least) = (Written(*interval), Written(MIN_BACKOFF));
+                    self.refuse(at, "ready.interval", format!("{interval} is too short: at least {least}"));
                 }
             }
         }
@@ -197,15 +204,16 @@ impl Check {
     fn backoff(&mut self, at: &Path, backoff: &Backoff) {
         let Backoff { base, cap, factor, jitter, reset_after } = backoff;
         if *base < MIN_BACKOFF {
-            let what = format!("{base:?} is too short: at least {MIN_BACKOFF:?}, so that no restart loop is tight");
+            let (base, least) = (Written(*base), Written(MIN_BACKOFF));
+            let what = format!("{base} is too short: at least {least}, so that no restart loop is tight");
             self.refuse(at, "backoff.base", what);
         }
         if cap < base {
-            let what = format!("cap {cap:?} is below base {base:?}: raise cap or lower base");
+            let what = format!("cap {} is below base {}: raise cap or lower base", Written(*cap), Written(*base));
             self.refuse(at, "backoff.cap", what);
         }
         if *cap > MAX_BACKOFF {
-            self.refuse(at, "backoff.cap", format!("{cap:?} is longer than a day"));
+            self.refuse(at, "backoff.cap", format!("{} is longer than a day (24h)", Written(*cap)));
         }
         if !(1..=MAX_FACTOR).contains(factor) {
             self.refuse(at, "backoff.factor", format!("{factor}: expected 1 to {MAX_FACTOR}"));
@@ -250,9 +258,11 @@ impl Check {
     }
 
     fn refuse_budget(&mut self, at: &Path, max_restarts: u32, within: Duration, most: u32) {
+        let within = Written(within);
         let what = format!(
-            "this budget can never be spent: the backoff allows at most {most} crashes within {within:?}, even at its shortest, \
-             and it takes {}; lower max_restarts, widen within, shorten the backoff, or say \"unlimited\"",
+            "intensity ({max_restarts} within {within}) of {at} can never be spent: the backoff allows at most {most} crashes \
+             within {within}, even at its shortest, and it takes {}; lower max_restarts, widen within, shorten the backoff, or \
+             say \"unlimited\"",
             max_restarts.saturating_add(1)
         );
         self.refuse(at, "intensity", what);
@@ -260,7 +270,7 @@ impl Check {
 
     fn time(&mut self, at: &Path, key: &str, time: Duration) {
         if time > MAX_TIME {
-            self.refuse(at, key, format!("{time:?} is longer than a year"));
+            self.refuse(at, key, format!("{} is longer than a year (8760h)", Written(time)));
         }
     }
 
@@ -268,6 +278,27 @@ impl Check {
         if self.mistakes.len() < MAX_MISTAKES {
             self.mistakes.push(SpecMistake { at: at.clone(), key: key.into(), what: what.into() });
         }
+    }
+}
+
+/// Whether a relative path would climb out of the folder that it begins in. What an absolute one means is the writer's affair.
+fn leaves_its_folder(cwd: &str) -> bool {
+    !cwd.starts_with('/') && cwd.split('/').any(|part| part == "..")
+}
+
+/// A duration as a spec file has it: `25h`, `90m`, `50ms`.
+struct Written(Duration);
+
+impl fmt::Display for Written {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nanos = self.0.as_nanos();
+        for (unit, each) in [("h", 3_600_000_000_000), ("m", 60_000_000_000), ("s", 1_000_000_000), ("ms", 1_000_000)] {
+            // A minute is `60s` to most who write it; hours are not counted in minutes.
+            if nanos >= each && nanos.is_multiple_of(each) && !(unit == "m" && nanos == each) {
+                return write!(f, "{}{unit}", nanos / each);
+            }
+        }
+        write!(f, "{:?}", self.0)
     }
 }
 

@@ -61,6 +61,25 @@ impl Node {
     }
 }
 
+/// What stands at a place of the text, for the words "found ..." of a mistake in its syntax: a word, a sign, or an end.
+pub(super) fn found(text: &str, at: usize) -> String {
+    let rest = text.get(at..).unwrap_or_default().trim_start_matches([' ', '\t', '\r']);
+    if rest.trim_start().is_empty() {
+        return "the end of the file".into();
+    }
+    if rest.starts_with('\n') {
+        return "the end of the line".into();
+    }
+    let is_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let length = rest.find(|c: char| !is_word(c)).unwrap_or(rest.len());
+    let sign = rest.chars().next().map_or(0, char::len_utf8);
+    let word = &rest[..length.max(sign)];
+    if word.chars().any(char::is_control) {
+        return format!("the control character {word:?}");
+    }
+    format!("`{}`", shortened(word))
+}
+
 /// The first line of a text, at most forty characters of it.
 pub(super) fn shortened(text: &str) -> String {
     const MOST: usize = 40;

@@ -1,5 +1,6 @@
 //! JSON to a document.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use jsonc_parser::ast::{Object, ObjectPropName, Value as Json};
@@ -9,12 +10,13 @@ use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
 use super::document::{Entry, MAX_NESTING, Node, Span, Value};
 use super::mistake::Finding;
 
+mod syntax;
+
 /// The document that `text` is, or the first mistake in its syntax, or all keys that occur twice.
 pub(super) fn parse(text: &str) -> Result<Node, Vec<Finding>> {
-    let parsed = parse_to_ast(text, &CollectOptions::default(), &strict()).map_err(|error| {
-        let range = error.range();
-        vec![Finding::new(range.start..range.end, lower_case(&error.kind().to_string()))]
-    })?;
+    let text = &*without_mark(text);
+    let parsed = parse_to_ast(text, &CollectOptions::default(), &strict())
+        .map_err(|error| vec![syntax::finding(text, &error)])?;
     let Some(value) = parsed.value else {
         return Err(vec![Finding::new(text.len()..text.len(), "there is nothing here: expected an object")]);
     };
@@ -87,10 +89,12 @@ fn span(ranged: &impl Ranged) -> Span {
     ranged.start()..ranged.end()
 }
 
-/// The parser's messages as ours are written.
-fn lower_case(message: &str) -> String {
-    let mut chars = message.chars();
-    chars.next().map(|first| first.to_lowercase().chain(chars).collect()).unwrap_or_default()
+/// The text without the byte order mark that some editors put before it; the places of all else stay what they were.
+fn without_mark(text: &str) -> Cow<'_, str> {
+    match text.strip_prefix('\u{feff}') {
+        Some(rest) => Cow::Owned(format!("{}{rest}", " ".repeat('\u{feff}'.len_utf8()))),
+        None => Cow::Borrowed(text),
+    }
 }
 
 #[cfg(test)]

@@ -56,19 +56,22 @@ pub(super) fn located(text: &str, mut findings: Vec<Finding>) -> Vec<Mistake> {
     findings.sort_by(|a, b| (a.span.start, &a.what).cmp(&(b.span.start, &b.what)));
     findings.dedup_by(|a, b| a.span == b.span && a.what == b.what);
     findings.truncate(MAX_MISTAKES);
-    let line_starts: Vec<usize> =
-        std::iter::once(0).chain(text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(at, _)| at + 1)).collect();
+    // A byte order mark takes no column: no editor shows it.
+    let first = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
+    let line_starts: Vec<usize> = std::iter::once(first)
+        .chain(text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(at, _)| at + 1))
+        .collect();
     findings.into_iter().map(|finding| locate(text, &line_starts, finding)).collect()
 }
 
 fn locate(text: &str, line_starts: &[usize], finding: Finding) -> Mistake {
     let Finding { span, what, nearest, expected } = finding;
-    let start = floor(text, span.start);
+    let start = floor(text, span.start).max(line_starts.first().copied().unwrap_or_default());
     let line = line_starts.partition_point(|at| *at <= start);
     let line_start = line_starts.get(line - 1).copied().unwrap_or_default();
     let line_text = text[line_start..].lines().next().unwrap_or_default();
     let column = text[line_start..start].chars().count() + 1;
-    let raw = &text[start..floor(text, span.end.max(start))];
+    let raw = &text[start..floor(text, span.end).max(start)];
     let marked = raw.lines().next().unwrap_or_default().chars().count();
     let word = shortened(raw.trim()).trim_matches(['"', '\'']).to_owned();
     Mistake { line, column, word, what, nearest, expected, excerpt: Excerpt::of(line_text, column - 1, marked) }

@@ -34,10 +34,11 @@ impl Places {
         self.keys.insert((at.clone(), key), Place { entry: span, value: entry.node.span.clone() });
     }
 
-    /// Notes the name of an environment variable, which is what can be wrong with one.
+    /// Notes an environment variable; its name is what the whole can find wrong with it.
     pub fn variable(&mut self, at: &Path, entry: &Entry) {
-        let span = entry.key_span.clone();
-        self.keys.insert((at.clone(), format!("env.{}", entry.key)), Place { entry: span.clone(), value: span });
+        let span = entry.key_span.start..entry.node.span.end.max(entry.key_span.end);
+        let place = Place { entry: span, value: entry.key_span.clone() };
+        self.keys.insert((at.clone(), format!("env.{}", entry.key)), place);
     }
 
     /// Notes that the children of a supervisor could not all be read, so that nobody counts them.
@@ -52,16 +53,46 @@ impl Places {
         mistakes
             .into_iter()
             .filter(|mistake| !doubtful.explains(mistake))
-            .map(|mistake| Finding::new(self.of(&mistake), mistake.what))
+            .map(|mistake| Finding::new(self.of(&mistake), self.words_of(&mistake)))
             .collect()
     }
 
     fn of(&self, mistake: &SpecMistake) -> Span {
-        let place = |key: &str| self.keys.get(&(mistake.at.clone(), key.to_owned())).map(|place| place.value.clone());
-        place(&mistake.key)
-            .or_else(|| place(top(&mistake.key)))
+        self.written(&mistake.at, &mistake.key)
+            .or_else(|| self.opponent_of_default(mistake))
+            .or_else(|| self.written(&mistake.at, top(&mistake.key)))
             .or_else(|| self.members.get(&mistake.at).cloned())
             .unwrap_or(0..0)
+    }
+
+    fn written(&self, at: &Path, key: &str) -> Option<Span> {
+        self.keys.get(&(at.clone(), key.to_owned())).map(|place| place.value.clone())
+    }
+
+    /// The key that somebody wrote and with which a default does not agree: the mistake is there, not where nothing stands.
+    fn opponent_of_default(&self, mistake: &SpecMistake) -> Option<Span> {
+        match mistake.key.as_str() {
+            "intensity" => self
+                .keys
+                .iter()
+                .filter(|((path, key), _)| key == "backoff" && path.parent().as_ref() == Some(&mistake.at))
+                .map(|(_, place)| place.value.clone())
+                .min_by_key(|span| span.start),
+            "backoff.cap" => self.written(&mistake.at, "backoff.base"),
+            _ => None,
+        }
+    }
+
+    /// What is wrong, with the values that nobody wrote named as defaults.
+    fn words_of(&self, mistake: &SpecMistake) -> String {
+        let SpecMistake { at, key, what } = mistake;
+        let unwritten = |key: &str| self.written(at, key).is_none();
+        match key.as_str() {
+            "intensity" if unwritten(key) => format!("the default {what}"),
+            "backoff.cap" if what.starts_with("cap ") && unwritten(key) => format!("the default {what}"),
+            "backoff.cap" if unwritten("backoff.base") => what.replace("below base ", "below the default base "),
+            _ => what.clone(),
+        }
     }
 
     fn doubtful(&self, findings: &[Finding]) -> Doubtful {

@@ -1,49 +1,24 @@
 //! TOML to a document.
 
-use std::collections::BTreeSet;
-
 use ::toml::Spanned;
 use ::toml::de::{DeInteger, DeTable, DeValue};
 
 use super::document::{Entry, MAX_NESTING, Node, Value};
 use super::mistake::Finding;
 
+mod syntax;
+
 /// The document that `text` is, or every mistake in its syntax.
 pub(super) fn parse(text: &str) -> Result<Node, Vec<Finding>> {
     let (table, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
-        return Err(syntax(text, &errors));
+        return Err(syntax::findings(text, &errors));
     }
     let span = table.span();
     let document = Spanned::new(span, DeValue::Table(table.into_inner()));
     let mut findings = Vec::new();
     let node = convert(document, 0, &mut findings);
     if findings.is_empty() { Ok(node) } else { Err(findings) }
-}
-
-/// Most syntax errors that are listed: where a bracket is missing, each line that follows is one.
-const MOST: usize = 10;
-
-/// The first error of each line: the rest of a line is mostly what the parser makes of the first.
-fn syntax(text: &str, errors: &[::toml::de::Error]) -> Vec<Finding> {
-    let mut lines = BTreeSet::new();
-    let mut findings = Vec::new();
-    for error in errors {
-        let span = error.span().unwrap_or(text.len()..text.len());
-        let line_end = text.get(span.start..).and_then(|rest| rest.find('\n')).map(|length| span.start + length);
-        if !lines.insert(line_end) {
-            continue;
-        }
-        let what = match (error.message(), text.get(span.clone())) {
-            ("duplicate key", Some(key)) => format!("duplicate key {:?}: give it once", key.trim_matches(['"', '\''])),
-            (message, _) => message.to_owned(),
-        };
-        findings.push(Finding::new(span, what));
-        if findings.len() == MOST {
-            break;
-        }
-    }
-    findings
 }
 
 fn convert(value: Spanned<DeValue<'_>>, depth: usize, findings: &mut Vec<Finding>) -> Node {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::document::{Entry, Node, Span};
+use super::document::{Entry, Node, Span, Value};
 use super::keys::{self, Role};
 use super::mistake::Finding;
 use super::values::{Fields, Reader};
@@ -191,8 +191,12 @@ impl Reader<'_> {
 
     fn intensity(&mut self, node: &Node, at: &Path) -> Option<Intensity> {
         const EXPECTED: &str = "a table such as { max_restarts = 5, within = \"10s\" }, or \"unlimited\"";
-        if let super::document::Value::Text(_) = node.value {
-            return self.choice(node, &[("unlimited", Intensity::Unlimited)]);
+        if let Value::Text(word) = &node.value {
+            if word != "unlimited" {
+                self.unknown_word(node, word, std::iter::once("unlimited"), EXPECTED);
+                return None;
+            }
+            return Some(Intensity::Unlimited);
         }
         let fields = self.fields(node, at, "intensity", keys::INTENSITY, EXPECTED)?;
         let Intensity::Limited { mut max_restarts, mut within } = Intensity::default() else {

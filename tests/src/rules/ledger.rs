@@ -7,7 +7,10 @@ use pando_protocol::ids::Path;
 use pando_protocol::message::{Change, DifferenceKind};
 use pando_protocol::session::Observation;
 use pando_protocol::spec::Intensity;
-use pando_supervision::cluster::{Body, Cluster, Group, Member, Process, ProcessPhase, Supervisor, SupervisorPhase};
+use pando_supervision::change::HISTORY_KEPT;
+use pando_supervision::cluster::{
+    Body, Cluster, Group, HistoryEntry, Member, Process, ProcessPhase, Supervisor, SupervisorPhase,
+};
 use pando_supervision::{Applied, Command, Done, EventKind};
 
 use super::payers::{Expected, Payers, Step};
@@ -238,13 +241,14 @@ impl Ledger {
 /// Each `ChildExited` stands for one ending in the history of its path, with a payer or a named reason for none.
 fn endings_are_recorded_once(step: Step<'_>, applied: &Applied) -> Result<(), String> {
     let endings = |member: &Member| member.history.iter().map(|entry| entry.count).sum::<u64>();
+    let forgotten = |old: &Member, new: &Member| forgotten(old, new).map_or(0, |entry| entry.count);
     for (path, member) in &step.after.members {
         let Some(old) = step.before.member(path) else { continue };
         let is_exit = |event: &&pando_supervision::Event| {
             event.kind == EventKind::ChildExited && event.path.as_ref() == Some(path)
         };
         let told = applied.events.iter().filter(is_exit).count() as u64;
-        let recorded = endings(member) - endings(old);
+        let recorded = endings(member) + forgotten(old, member) - endings(old);
         if matches!(member.body, Body::Process(_)) && told != recorded {
             return Err(format!("every ending has one record: {path} ended {told} times, {recorded} are recorded"));
         }
@@ -257,13 +261,21 @@ fn endings_are_recorded_once(step: Step<'_>, applied: &Applied) -> Result<(), St
     Ok(())
 }
 
+/// The ending that made room for a newer one in this step.
+fn forgotten<'m>(old: &'m Member, new: &Member) -> Option<&'m HistoryEntry> {
+    let is_full = old.history.len() == HISTORY_KEPT && new.history.len() == HISTORY_KEPT;
+    let first = old.history.first().filter(|first| is_full && new.history.first() != Some(first))?;
+    Some(first)
+}
+
 /// The members that a budget paid for in this step, the deepest first: those above fail because of those below.
 fn charged(step: Step<'_>) -> Vec<Path> {
     let paid =
         |member: &Member| member.history.iter().filter(|entry| entry.charged).map(|entry| entry.count).sum::<u64>();
     let mut found: Vec<Path> = Vec::new();
     for (path, member) in &step.after.members {
-        let before = step.before.member(path).map_or(0, paid);
+        let gone = |old| forgotten(old, member).filter(|entry| entry.charged).map_or(0, |entry| entry.count);
+        let before = step.before.member(path).map_or(0, |old| paid(old) - gone(old));
         found.extend((before..paid(member)).map(|_| path.clone()));
     }
     found.sort_by_key(|path| std::cmp::Reverse(path.depth()));

@@ -196,6 +196,12 @@ pub fn node_program() -> Result<PathBuf, Failure> {
     )))
 }
 
+/// Whether a `pando dev` runs in the folder: whoever does holds its lock.
+pub fn runs_in(folder: &Path) -> bool {
+    let lock = File::open(folder.join(LOCK));
+    lock.is_ok_and(|lock| flock(&lock, FlockOperation::NonBlockingLockShared).is_err())
+}
+
 /// Makes the folder and takes its lock.
 fn lock(folder: &Path) -> Result<File, Failure> {
     let open = || -> anyhow::Result<File> {
@@ -203,7 +209,7 @@ fn lock(folder: &Path) -> Result<File, Failure> {
         // Keys lie in it.
         std::os::unix::fs::DirBuilderExt::mode(builder.recursive(true), 0o700);
         builder.create(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
-        let file = folder.join("dev.lock");
+        let file = folder.join(LOCK);
         let file = File::options().create(true).truncate(false).write(true).open(&file);
         file.with_context(|| format!("cannot write in {}", folder.display()))
     };
@@ -216,6 +222,7 @@ fn lock(folder: &Path) -> Result<File, Failure> {
 
 /// The name in the certificates.
 const CLUSTER: &str = "dev";
+const LOCK: &str = "dev.lock";
 const NODE_PROGRAM: &str = "pando-node";
 /// The number of SIGKILL.
 const KILL: i32 = 9;

@@ -11,6 +11,7 @@ use pando_protocol::spec_file;
 
 use super::layout::{self, Layout};
 use crate::exit::Failure;
+use crate::output::shell_word;
 
 /// The text.
 ///
@@ -19,7 +20,7 @@ use crate::exit::Failure;
 pub fn text(folder: &Path, layout: &Layout, leader: &NodeName) -> Result<String, Failure> {
     let (file, spec) = tree_to_try(folder)?;
     let pando = std::env::args().next().unwrap_or_else(|| "pando".into());
-    Ok(compose(folder, layout, leader, &file, &spec, &pando))
+    Ok(compose(folder, layout, leader, &file, &spec, &shell_word(&pando)))
 }
 
 fn compose(folder: &Path, layout: &Layout, leader: &NodeName, file: &Path, spec: &TreeSpec, pando: &str) -> String {
@@ -28,7 +29,7 @@ fn compose(folder: &Path, layout: &Layout, leader: &NodeName, file: &Path, spec:
     // A lost follower first, then the leader: each shows something of its own.
     let follower = layout.nodes.iter().map(|node| &node.name).find(|name| *name != leader).unwrap_or(leader);
     let mut steps = vec![
-        (format!("apply {} --wait", file.display()), "start a tree".to_owned()),
+        (format!("apply {} --wait", shell_word(&file.display().to_string())), "start a tree".to_owned()),
         ("tree --watch".to_owned(), "look at it, in a terminal of its own".to_owned()),
         (format!("kill {child}"), "crash a child".to_owned()),
         (format!("explain {child}"), "ask why, and what happens next".to_owned()),
@@ -151,5 +152,14 @@ Try, in another terminal:
 Ctrl-C here stops everything.
 ";
         assert_eq!(text, expected);
+        let spaced = compose(
+            Path::new("/my grove"),
+            &layout,
+            &leader,
+            Path::new("/my grove/hello.toml"),
+            &spec,
+            &shell_word("/my bin/pando"),
+        );
+        assert!(spaced.contains("  '/my bin/pando' apply '/my grove/hello.toml' --wait "), "{spaced}");
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::super::document::{Entry, Node};
-use super::super::keys;
+use super::super::document::{Entry, Node, Value};
 use super::super::values::{Fields, Reader};
+use super::super::{keys, size};
 use crate::ids::Path;
 use crate::spec::{Command, ExitAction, ExitMatch, ExitRule, Label, Place, ProcessSpec, Ready, Shutdown, Signal};
 
@@ -86,7 +86,14 @@ impl Reader<'_> {
     }
 
     fn signal(&mut self, node: &Node) -> Option<Signal> {
-        let expected = "the name of a signal such as \"SIGTERM\"";
+        let expected = "the name of a signal such as \"SIGTERM\", or its number from 1 to 64";
+        if let Value::Integer(number) = node.value {
+            let signal = u8::try_from(number).ok().and_then(|number| Signal::try_from(number).ok());
+            if signal.is_none() {
+                self.wrong(node, expected);
+            }
+            return signal;
+        }
         let text = self.text(node, expected)?;
         let signal = Signal::named(text);
         if signal.is_none() {
@@ -216,12 +223,16 @@ impl Reader<'_> {
         let Some(fields) = self.fields(node, at, "mailbox", keys::MAILBOX, expected) else { return };
         for entry in fields.entries() {
             match entry.key.as_str() {
-                "retry_delay" | "handling_timeout" => {
-                    self.duration(&entry.node, "30s");
+                "retry_delay" => {
+                    self.duration(&entry.node, "0s");
                 }
-                "max_bytes" => {
-                    self.text(&entry.node, "a text such as \"64MiB\"");
+                "handling_timeout" => {
+                    let time = self.duration(&entry.node, "30s");
+                    if time.is_some_and(|time| time.is_zero()) {
+                        self.refuse(&entry.node.span, "zero: nothing can be handled in no time");
+                    }
                 }
+                "max_bytes" => self.mailbox_bytes(&entry.node),
                 key if keys::MAILBOX.contains(&key) => {
                     self.integer::<u32>(&entry.node, 1..=i128::from(u32::MAX));
                 }
@@ -229,7 +240,19 @@ impl Reader<'_> {
             }
         }
     }
+
+    fn mailbox_bytes(&mut self, node: &Node) {
+        let Some(text) = self.text(node, "a text such as \"64MiB\"") else { return };
+        match size::parse(text) {
+            Ok(bytes) if (1..=MAX_MAILBOX_BYTES).contains(&bytes) => {}
+            Ok(_) => self.refuse(&node.span, format!("{text:?} is out of range: expected 1B to 512MiB")),
+            Err(error) => self.refuse(&node.span, error.to_string()),
+        }
+    }
 }
+
+/// Most bytes that all mailboxes of a cluster hold together.
+const MAX_MAILBOX_BYTES: u64 = 512 << 20;
 
 /// A legal command in place of one that is missing or could not be read: the tree is refused in any case.
 fn unread_command() -> Command {
