@@ -62,7 +62,7 @@ impl Change<'_> {
         }
         let is_temporary = self.member(path).restart == Restart::Temporary; // Its end restarts nothing.
         match path.parent().filter(|parent| !is_temporary && self.is_group(parent) && self.supervisor(parent).is_up()) {
-            Some(group) => self.restart_group(&group, path, Duration::ZERO, false),
+            Some(group) => self.restart_group_for(&group, path, "has to leave its node", Duration::ZERO, false),
             None => self.stop_run(path, reason),
         }
     }

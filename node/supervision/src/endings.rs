@@ -106,7 +106,13 @@ impl Change<'_> {
     }
 
     fn stay_down(&mut self, path: &Path, run: &Run, cause: &Arc<CauseChain>, why: &str) {
-        self.note(path, cause, false, why.into(), "stays down".into());
+        let is_temporary = self.member(path).restart == Restart::Temporary;
+        let decision = match self.is_taken_down(path) {
+            true if is_temporary => "not restarted",
+            true => "starts again with its group",
+            false => "stays down",
+        };
+        self.note(path, cause, false, why.into(), decision.into());
         if self.member(path).removed {
             return self.forget(path);
         }

@@ -38,6 +38,11 @@ impl Change<'_> {
     /// A member of a group ended: takes down what the strategy says, and starts all of that again, not before `after` from now.
     /// Widens a restart that is under way. `charged` says whether a budget paid.
     pub fn restart_group(&mut self, path: &Path, ended: &Path, after: Duration, charged: bool) {
+        self.restart_group_for(path, ended, "ended", after, charged);
+    }
+
+    /// The same for a member that has not ended, for the reason `why`.
+    pub fn restart_group_for(&mut self, path: &Path, ended: &Path, why: &str, after: Duration, charged: bool) {
         let mut not_before = self.now().saturating_add(after);
         let mut charged = charged;
         let supervisor = self.supervisor(path);
@@ -59,7 +64,7 @@ impl Change<'_> {
         let Some(from) = children.get(first).cloned() else { return };
         let taken =
             children.iter().skip(first).map(pando_protocol::ids::ChildId::as_str).collect::<Vec<_>>().join(", ");
-        let text = format!("{path} restarts {taken}: {ended} ended");
+        let text = format!("{path} restarts {taken}: {ended} {why}");
         self.stop_waiting(path);
         self.set_group(path, Group::TakingDown { from, not_before, charged });
         self.event(EventKind::GroupRestarts, Some(path), None, text);
