@@ -9,7 +9,7 @@ use pando_protocol::spec::{ExitAction, ProcessSpec, Restart};
 
 use crate::causes::{action_for, cause_of};
 use crate::change::{Change, chain, escalated, human};
-use crate::cluster::{Body, DownReason, ProcessPhase, Refusal, Run, Stage, StopReason};
+use crate::cluster::{Cluster, DownReason, ProcessPhase, Refusal, Run, Stage, StopReason};
 use crate::command::EventKind;
 use crate::mutation::{Mutation, broken};
 use crate::restarts::{Budget, Crash, delay, dice};
@@ -133,8 +133,8 @@ impl Change<'_> {
     /// What a group takes down starts again where it ran, unless its node could not start it.
     fn keep_place_with_group(&mut self, path: &Path, run: &Run, cause: &CauseChain) {
         let refused = cause.innermost().is_some_and(|cause| cause.class == CauseClass::StartFailed);
-        let member = self.member(path);
-        let returns = !member.held && !matches!(&member.body, Body::Process(p) if p.has_finished());
+        let has_finished = self.process(path).has_finished();
+        let returns = !has_finished && !is_held_or_removed(self.cluster, path);
         if returns && !refused && self.is_taken_down_with(path) {
             self.keep_place_of(path, run);
         }
@@ -352,6 +352,12 @@ impl Change<'_> {
             self.wait_for_place(path, wait);
         }
     }
+}
+
+/// Whether an operator stopped a member, or one above it, or it is being removed.
+fn is_held_or_removed(cluster: &Cluster, path: &Path) -> bool {
+    let is = |path: &Path| cluster.member(path).is_none_or(|member| member.held || member.removed);
+    is(path) || path.parent().is_some_and(|parent| is_held_or_removed(cluster, &parent))
 }
 
 /// Where the charge for an ending went.
