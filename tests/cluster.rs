@@ -6,6 +6,8 @@ mod cases;
 mod failover;
 #[path = "cluster/kills.rs"]
 mod kills;
+#[path = "cluster/members.rs"]
+mod members;
 #[path = "cluster/relay.rs"]
 mod relay;
 #[path = "cluster/restarts.rs"]

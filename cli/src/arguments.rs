@@ -138,6 +138,11 @@ mod tests {
             "pando node ls",
             "pando cluster status --stale",
             "pando cluster transfer",
+            "pando cluster members",
+            "pando cluster members --output json",
+            "pando cluster members add n4 10.0.0.4:7400",
+            "pando cluster members promote n4",
+            "pando cluster members remove n1",
             "pando --context dev cluster transfer n2",
         ] {
             assert!(parse(line).is_ok(), "{line}: {}", parse(line).unwrap_err());
@@ -156,6 +161,9 @@ mod tests {
             "pando tree --endpoints nowhere",
             "pando dev --nodes 0",
             "pando dev --voters 2",
+            "pando cluster members add n4",
+            "pando cluster members add n4 nowhere",
+            "pando cluster members promote",
         ] {
             assert_eq!(parse(line).map(|_| ()).unwrap_err().exit_code(), 2, "{line}");
         }

@@ -18,7 +18,7 @@ use crate::telemetry;
 
 type Voter = Option<Control<TokioRuntime>>;
 
-/// Serves until `stop`. An agent has no state: it is ready when it runs, and its `/metrics` and trees say whom to ask.
+/// Serves until `stop`. One that is no voter has no state that is kept up: it is ready when it runs, and its `/metrics` and trees say whom to ask.
 pub async fn serve(listener: TcpListener, control: Voter, stop: CancellationToken) {
     let routes = Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
@@ -33,7 +33,7 @@ pub async fn serve(listener: TcpListener, control: Voter, stop: CancellationToke
 }
 
 async fn ready(State(voter): State<Voter>) -> Response {
-    let Some(control) = voter else { return "ok: an agent\n".into_response() };
+    let Some(control) = voting(voter) else { return "ok: no voter\n".into_response() };
     match &control.leadership.borrow().leader {
         Some(leader) => format!("ok: {} leads\n", leader.name).into_response(),
         None => (StatusCode::SERVICE_UNAVAILABLE, "no leader is known\n").into_response(),
@@ -41,7 +41,7 @@ async fn ready(State(voter): State<Voter>) -> Response {
 }
 
 async fn tree_ready(State(voter): State<Voter>, Path(tree): Path<String>) -> Response {
-    let Some(control) = voter else { return on_a_voter() };
+    let Some(control) = voting(voter) else { return on_a_voter() };
     match telemetry::tree_ready(&control, &tree) {
         Ok(()) => "ok\n".into_response(),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
@@ -49,11 +49,15 @@ async fn tree_ready(State(voter): State<Voter>, Path(tree): Path<String>) -> Res
 }
 
 async fn metrics(State(voter): State<Voter>) -> Response {
-    let Some(control) = voter else { return on_a_voter() };
+    let Some(control) = voting(voter) else { return on_a_voter() };
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(CONTENT_TYPE, kind)], telemetry::metrics(&control)).into_response()
 }
 
+fn voting(voter: Voter) -> Voter {
+    voter.filter(Control::votes)
+}
+
 fn on_a_voter() -> Response {
-    (StatusCode::NOT_FOUND, "this node is an agent and holds no state: ask a voter\n").into_response()
+    (StatusCode::NOT_FOUND, "this node is no voter and holds no state: ask a voter\n").into_response()
 }

@@ -1,6 +1,5 @@
 //! One node: builds the rooms, connects them, and ends them in order.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::Api;
 use crate::config::{Config, Network};
+use crate::directory::Directory;
 use crate::guard::words::VoterAddress;
 use crate::guard::{GuardLock, mark, sweep};
 use crate::http;
@@ -82,8 +82,10 @@ pub async fn run(config: Config) -> Result<()> {
     let leave = CancellationToken::new();
     let mut tasks = JoinSet::new();
 
-    let mut voter = match config.voters.contains_key(&config.name) {
-        true => Some(Voter::start(&config, &folder, &identity, &peers, &stop).await?),
+    let directory = Directory::open(&config.data, config.voters.clone());
+    tasks.spawn(directory.clone().keep(config.data.clone(), stop.clone()));
+    let mut voter = match config.takes_part() {
+        true => Some(Voter::start(&config, &folder, &identity, &peers, &directory, &stop).await?),
         false => None,
     };
     let control = voter.as_ref().map(|voter| voter.control.clone());
@@ -96,16 +98,17 @@ pub async fn run(config: Config) -> Result<()> {
     if keeper.is_some() {
         tasks.spawn(liveness::serve(tcp, identity.clone(), obituaries, stop.clone()));
     }
-    let (children, events) = launch_children(&config, lock, mark).await?;
+    let (children, events) = launch_children(&config, &directory, lock, mark).await?;
+    tasks.spawn(tell_guard(children.clone(), config.name.clone(), directory.clone(), stop.clone()));
     let (runner, handle, feeds, links) =
-        make_runner(&config, &peers, children.clone(), events, record, &leave, &stop, &tuning);
+        make_runner(&config, &peers, &directory, children.clone(), events, record, &leave, &stop, &tuning);
     let local = LocalChildren::new(config.name.clone(), config.data.clone(), handle);
     let api = Arc::new(Api {
         own: config.name.clone(),
         cluster: cluster.clone(),
         control: control.clone(),
         peers: peers.clone(),
-        voters: config.voters.clone(),
+        directory,
         children: local,
     });
     let (incoming, streams) = mpsc::channel(STREAMS_WAITING);
@@ -115,7 +118,7 @@ pub async fn run(config: Config) -> Result<()> {
         service: voter.as_ref().map(|voter| voter.service.clone()),
         sessions: control.clone().zip(keeper),
     };
-    tasks.spawn(dispatch(streams, doors, config.voters.clone(), stop.clone()));
+    tasks.spawn(dispatch(streams, doors, stop.clone()));
     if let Some(web) = web {
         tasks.spawn(http::serve(web, control, stop.clone()));
     }
@@ -168,17 +171,35 @@ async fn take_folder(config: &Config) -> Result<(GuardLock, String)> {
 
 async fn launch_children(
     config: &Config,
+    directory: &Directory,
     lock: GuardLock,
     mark: String,
 ) -> Result<(Children, mpsc::Receiver<ChildEvent>)> {
     let mut options =
         Options::new(config.name.clone(), config.data.clone(), mark, lock).context("cannot find this program")?;
     options.identity.clone_from(&config.identity);
-    // A dead node's own control plane is dead too: the others are asked first.
-    let (own, others): (Vec<_>, Vec<_>) = config.voters.iter().partition(|(name, _)| **name == config.name);
-    let voter = |(name, address): (&NodeName, &String)| VoterAddress { name: name.clone(), address: address.clone() };
-    options.voters = others.into_iter().chain(own).map(voter).collect();
+    options.voters = to_tell(&config.name, directory);
     Children::launch(options).await.context("cannot start the guard")
+}
+
+/// The voters that the guard tells of this node's death, in order: a dead node's own control plane is dead too, so the others
+/// are asked first.
+fn to_tell(own: &NodeName, directory: &Directory) -> Vec<VoterAddress> {
+    let (own, others): (Vec<_>, Vec<_>) = directory.voters().into_iter().partition(|(name, _)| name == own);
+    others.into_iter().chain(own).map(|(name, address)| VoterAddress { name, address }).collect()
+}
+
+/// Tells the guard of each change of the voters, until `stop`.
+async fn tell_guard(children: Children, own: NodeName, directory: Directory, stop: CancellationToken) {
+    let mut known = directory.watch();
+    loop {
+        children.set_voters(to_tell(&own, &directory));
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            changed = known.changed() => if changed.is_err() { return },
+        }
+    }
 }
 
 type NodeRunner = Runner<TokioRuntime, Children>;
@@ -187,6 +208,7 @@ type NodeRunner = Runner<TokioRuntime, Children>;
 fn make_runner(
     config: &Config,
     peers: &Peers,
+    directory: &Directory,
     children: Children,
     events: mpsc::Receiver<ChildEvent>,
     record: SessionRecord,
@@ -194,7 +216,7 @@ fn make_runner(
     stop: &CancellationToken,
     tuning: &Tuning,
 ) -> (NodeRunner, RunnerHandle, Feeds, JoinSet<()>) {
-    let is_voter = config.voters.contains_key(&config.name);
+    let is_voter = config.takes_part() && !config.joins;
     let facts = Facts {
         node: config.name.clone(),
         address: config.advertise.clone(),
@@ -203,7 +225,7 @@ fn make_runner(
         slots: config.slots,
         pid: std::process::id(),
     };
-    let (voters, heard, links) = connect(peers, &config.voters, tuning.dial, stop);
+    let (voters, heard, links) = connect(peers, directory, tuning.dial, stop);
     let pace = Pace { beat: config.times.beat, lease: config.times.lease };
     let (runner, handle) = Runner::new(facts, pace, voters, children, record, || rand::rng().next_u64());
     (runner, handle, Feeds { heard, children: events, stop: leave.clone() }, links)
@@ -293,12 +315,7 @@ struct Doors {
 }
 
 /// Hands each stream to whoever serves its channel, in a task of its own. Only nodes may open what is between nodes.
-async fn dispatch(
-    mut streams: mpsc::Receiver<IncomingStream>,
-    doors: Doors,
-    voters: BTreeMap<NodeName, String>,
-    stop: CancellationToken,
-) {
+async fn dispatch(mut streams: mpsc::Receiver<IncomingStream>, doors: Doors, stop: CancellationToken) {
     let mut serving = JoinSet::new();
     loop {
         let stream = tokio::select! {
@@ -316,7 +333,7 @@ async fn dispatch(
         }
         match stream.channel {
             Channel::Client => _ = serving.spawn(doors.api.clone().serve_client(stream)),
-            Channel::Peer if doors.api.knows(&stream.peer.name, &voters) => {
+            Channel::Peer if doors.api.knows(&stream.peer.name) => {
                 _ = serving.spawn(doors.api.clone().serve_peer(stream));
             }
             Channel::Peer => tracing::warn!(peer = %stream.peer, "refused: this node has no session and is no voter"),

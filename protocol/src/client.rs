@@ -114,7 +114,7 @@ impl Client {
     /// [`ClientError`]; [`Rejection::Unknown`] where the reply to a request that must not be repeated was lost.
     pub async fn call(&self, call: Call, limit: Duration) -> Result<Reply, ClientError> {
         let until = Instant::now() + limit;
-        let may_repeat = matches!(call, Call::Read { .. } | Call::Write(_));
+        let may_repeat = matches!(call, Call::Read { .. } | Call::Write(_) | Call::Members(_));
         let mut tried = Vec::new();
         while tried.len() <= self.endpoints.len() {
             match self.attempt(&call, until).await {

@@ -5,12 +5,13 @@
 //!                                ├─ read  ──► the leader's state after a proof, or ours, labelled
 //!                                ├─ events, logs: streams
 //!                                └─ kill, transfer
-//!   an agent holds no state: it passes the call on to a voter
+//!   one that is no voter holds no state, or an old one: it passes the call on to a voter
 //! ```
 //!
 //! Decides nothing about supervision; the rules do.
 
 mod forward;
+mod members;
 mod operate;
 mod read;
 mod relay;
@@ -18,12 +19,11 @@ mod serve;
 mod streams;
 mod write;
 
-use std::collections::BTreeMap;
-
 use openraft::impls::TokioRuntime;
 use pando_protocol::ids::NodeName;
 
 use crate::control::Control;
+use crate::directory::Directory;
 use crate::local::LocalChildren;
 use crate::transport::Peers;
 
@@ -37,16 +37,21 @@ pub struct Api {
     pub control: Option<Control<TokioRuntime>>,
     /// The ways to other nodes.
     pub peers: Peers,
-    /// The configured voters.
-    pub voters: BTreeMap<NodeName, String>,
+    /// The voters.
+    pub directory: Directory,
     /// What runs here.
     pub children: LocalChildren,
 }
 
 impl Api {
-    /// Whether a node belongs to the cluster: a configured voter, or one with a session. An agent knows the voters only.
-    pub fn knows(&self, node: &NodeName, voters: &BTreeMap<NodeName, String>) -> bool {
+    /// Whether a node belongs to the cluster: a voter or learner, or one with a session. An agent knows the members only.
+    pub fn knows(&self, node: &NodeName) -> bool {
         let has_session = |control: &Control<TokioRuntime>| control.published.borrow().cluster.nodes.contains_key(node);
-        voters.contains_key(node) || self.control.as_ref().is_some_and(has_session)
+        self.directory.knows(node) || self.control.as_ref().is_some_and(has_session)
+    }
+
+    /// Whether this node answers from its own state.
+    fn votes(&self) -> bool {
+        self.control.as_ref().is_some_and(Control::votes)
     }
 }

@@ -1,4 +1,4 @@
-//! An agent's api: it holds no state, so a voter answers.
+//! The api of a node that is no voter: it holds no state, or none that is kept up, so a voter answers.
 
 use std::time::Duration;
 
@@ -28,7 +28,8 @@ enum Passed {
 impl Api {
     /// Passes a call on to the first voter that takes it, and its answer back, frame by frame.
     pub(super) async fn relay(&self, call: Call, mut stream: IncomingStream) {
-        for (name, address) in &self.voters {
+        let voters = self.directory.voters();
+        for (name, address) in voters.iter().filter(|(name, _)| **name != self.own) {
             match self.pass_on(&call, name, address, &mut stream).await {
                 Passed::On => return stream.writer.finish(),
                 Passed::Nothing => {}
@@ -36,7 +37,7 @@ impl Api {
         }
         match call {
             Call::Logs { path, tail, follow } => {
-                let note = "no voter answers this agent: only what it wrote itself is shown";
+                let note = "no voter answers this node: only what it wrote itself is shown";
                 _ = stream.writer.send(&Item::Note(note.into())).await;
                 self.stream_logs(path, tail, follow, stream).await;
             }
@@ -54,7 +55,7 @@ impl Api {
         // A signal and a transfer are done once at most; the others may be asked again: a write carries its number.
         let (may_ask_another, limit) = match call {
             Call::Read { .. } => (true, Some(READ_LIMIT)),
-            Call::Write(_) | Call::Events { .. } | Call::Logs { .. } => (true, None),
+            Call::Write(_) | Call::Events { .. } | Call::Logs { .. } | Call::Members(_) => (true, None),
             Call::Kill { .. } | Call::Transfer { .. } => (false, None),
         };
         let gone = stream.writer.stopped();
@@ -80,13 +81,15 @@ impl Api {
         }
     }
 
-    async fn nobody(&self, call: Call, mut stream: IncomingStream) {
-        let names: Vec<_> = self.voters.keys().map(ToString::to_string).collect();
-        let refusal: Rejection =
-            no_leader(DIAL_LIMIT, &format!("no voter answers this agent (tried {})", names.join(", ")));
+    /// Says that no voter was found. What was passed on already is not passed on again, so that it never goes in a circle.
+    pub(super) async fn nobody(&self, call: Call, mut stream: IncomingStream) {
+        let voters = self.directory.voters();
+        let names: Vec<_> = voters.keys().filter(|name| **name != self.own).map(ToString::to_string).collect();
+        let why = format!("{} is no voter, and no voter answers it (tried {})", self.own, names.join(", "));
+        let refusal: Rejection = no_leader(DIAL_LIMIT, &why);
         _ = match call {
             Call::Events { .. } | Call::Logs { .. } => stream.writer.send(&Item::Failed(refusal)).await,
-            Call::Write(_) | Call::Read { .. } | Call::Kill { .. } | Call::Transfer { .. } => {
+            Call::Write(_) | Call::Read { .. } | Call::Kill { .. } | Call::Transfer { .. } | Call::Members(_) => {
                 stream.writer.send(&Answer::Err(refusal)).await
             }
         };

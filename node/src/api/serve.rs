@@ -35,8 +35,9 @@ impl Api {
         match stream.peer.role {
             Role::Admin | Role::Node => {}
         }
-        if self.control.is_none() {
-            return self.relay(call, stream).await;
+        if !self.votes() {
+            let is_passed_on = self.control.is_some() && stream.peer.role == Role::Node;
+            return if is_passed_on { self.nobody(call, stream).await } else { self.relay(call, stream).await };
         }
         match call {
             Call::Events { after, follow } => self.stream_events(after, follow, stream).await,
@@ -77,6 +78,7 @@ impl Api {
             Call::Read { query, freshness } => self.read(query, freshness).await,
             Call::Kill { path, signal } => self.kill(path, signal).await,
             Call::Transfer { to } => self.transfer(to).await,
+            Call::Members(change) => self.change_members(change).await,
             Call::Events { .. } | Call::Logs { .. } => {
                 Err(Rejection::BadRequest("a stream where one answer was asked".into()))
             }

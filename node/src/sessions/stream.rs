@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::keeper::KeeperHandle;
-use crate::control::{Control, NotProposed};
+use crate::control::{Control, NotProposed, members_of};
 use crate::transport::IncomingStream;
 
 /// Observations of one runner that may be on their way into the log.
@@ -87,7 +87,8 @@ pub async fn attend<R: AsyncRuntime>(
     control: Control<R>,
     keeper: KeeperHandle<R>,
 ) {
-    Attendant { node, control, keeper, say, session: None, told: None, under_way: VecDeque::new() }.run(words).await;
+    let (session, told, told_members, under_way) = (None, None, None, VecDeque::new());
+    Attendant { node, control, keeper, say, session, told, told_members, under_way }.run(words).await;
 }
 
 struct Attendant<R: AsyncRuntime> {
@@ -99,6 +100,8 @@ struct Attendant<R: AsyncRuntime> {
     session: Option<SessionId>,
     /// The session, leadership and revision of what the runner was last told to run.
     told: Option<(SessionId, u64, u64)>,
+    /// The leadership in which the members were last told, and the log index of their entry.
+    told_members: Option<(u64, u64)>,
     /// Proposals in the order of their words, so that their outcomes are read in order.
     under_way: VecDeque<(Asked, Reply)>,
 }
@@ -131,7 +134,8 @@ impl<R: AsyncRuntime> Attendant<R> {
                 },
                 changed = published.changed() => if changed.is_ok() { [self.tell(), None] } else { return },
             };
-            for answer in answers.into_iter().flatten() {
+            let members = self.tell_members();
+            for answer in members.into_iter().chain(answers.into_iter().flatten()) {
                 if self.say.send(answer).await.is_err() {
                     return;
                 }
@@ -236,6 +240,26 @@ impl<R: AsyncRuntime> Attendant<R> {
             (published.cluster.clone(), published.applied.map_or(0, |applied| applied.index))
         };
         desired(&cluster, &self.node, session, index).map(LeaderWord::Desired)
+    }
+}
+
+impl<R: AsyncRuntime> Attendant<R> {
+    /// Who takes part in Raft, where that changed since it was last told under this leadership. Told before a session is
+    /// granted too: a runner whose configuration is old has to find the voters.
+    fn tell_members(&mut self) -> Option<LeaderWord> {
+        let (leads, round) = {
+            let leadership = self.control.leadership.borrow();
+            (leadership.leads, leadership.round)
+        };
+        if !leads {
+            return None;
+        }
+        let stored = self.control.published.borrow().membership.clone();
+        let now = Some((round, stored.log_id().as_ref()?.index));
+        if std::mem::replace(&mut self.told_members, now) == now {
+            return None;
+        }
+        members_of(&stored).map(LeaderWord::Members)
     }
 }
 
