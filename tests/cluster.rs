@@ -12,5 +12,7 @@ mod members;
 mod relay;
 #[path = "cluster/restarts.rs"]
 mod restarts;
+#[path = "cluster/sessions.rs"]
+mod sessions;
 #[path = "cluster/writes.rs"]
 mod writes;
