@@ -14,6 +14,8 @@ mod dev;
 mod exit_codes;
 #[path = "cli/reading.rs"]
 mod reading;
+#[path = "cli/roles.rs"]
+mod roles;
 
 /// A command that ended.
 #[derive(Debug)]

@@ -2,17 +2,31 @@
 
 #[path = "cluster/cases.rs"]
 mod cases;
+#[path = "cluster/endpoints.rs"]
+mod endpoints;
 #[path = "cluster/failover.rs"]
 mod failover;
+#[path = "cluster/health.rs"]
+mod health;
 #[path = "cluster/kills.rs"]
 mod kills;
+#[path = "cluster/majority.rs"]
+mod majority;
 #[path = "cluster/members.rs"]
 mod members;
 #[path = "cluster/relay.rs"]
 mod relay;
+#[path = "cluster/renewal.rs"]
+mod renewal;
 #[path = "cluster/restarts.rs"]
 mod restarts;
 #[path = "cluster/sessions.rs"]
 mod sessions;
+#[path = "cluster/silent_leader.rs"]
+mod silent_leader;
+#[path = "cluster/snapshots.rs"]
+mod snapshots;
+#[path = "cluster/time.rs"]
+mod time;
 #[path = "cluster/writes.rs"]
 mod writes;

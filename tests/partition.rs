@@ -1,4 +1,5 @@
-//! Case T22 with a real partition: three nodes in network namespaces of their own, cut off by nft.
+//! Case T22 with a real partition: three nodes in network namespaces of their own, cut off by nft. And the same while the guard
+//! of the node that is cut off hangs.
 //!
 //! ```text
 //!   this test, store ── br0 10.77.0.254 ─┬─ n1 10.77.0.1
@@ -18,8 +19,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pando_protocol::view::{State, TreeRow};
 use pando_tests::beats::{lives, overlap};
-use pando_tests::cluster::{Cluster, Options, SOON};
+use pando_tests::cluster::{Cluster, Options, SOON, send};
 use pando_tests::wait::{wait_until, wait_until_blocking};
+use rustix::process::Signal;
 
 /// The lease of the profile lan.
 const LEASE: Duration = Duration::from_secs(2);
@@ -27,9 +29,20 @@ const INSIDE: &str = "PANDO_TEST_INSIDE";
 
 #[test]
 fn t22_a_partition_moves_an_exclusive_child_once_and_a_short_one_moves_nothing() {
+    in_namespaces("t22_a_partition_moves_an_exclusive_child_once_and_a_short_one_moves_nothing", partition_and_heal());
+}
+
+#[test]
+fn a_guard_that_hangs_while_its_node_is_cut_off_is_killed_with_all_it_runs_before_the_lease_ends() {
+    let own = "a_guard_that_hangs_while_its_node_is_cut_off_is_killed_with_all_it_runs_before_the_lease_ends";
+    in_namespaces(own, guard_hangs_in_partition());
+}
+
+/// Runs the test of this name again in namespaces of its own, and there what it does.
+fn in_namespaces(own: &str, test: impl Future<Output = ()>) {
     if std::env::var_os(INSIDE).is_some() {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        return runtime.block_on(partition_and_heal());
+        return runtime.block_on(test);
     }
     // The programs are built outside, where cargo finds everything it needs.
     pando_tests::programs::folder();
@@ -38,20 +51,24 @@ fn t22_a_partition_moves_an_exclusive_child_once_and_a_short_one_moves_nothing()
     if !rustix::process::geteuid().is_root() {
         again.args(["--user", "--map-root-user"]);
     }
-    let own = std::env::current_exe().expect("the path of this test");
-    again.arg(own).args(["--exact", "t22_a_partition_moves_an_exclusive_child_once_and_a_short_one_moves_nothing"]);
+    again.arg(std::env::current_exe().expect("the path of this test")).args(["--exact", own]);
     let status = again.arg("--nocapture").env(INSIDE, "1").status().expect("unshare, from util-linux");
     assert!(status.success(), "{status}");
 }
 
-async fn partition_and_heal() {
+/// Three nodes, each in a namespace.
+async fn separate_nodes() -> Cluster {
     lay_network();
     let options = Options {
         addresses: (1..=3).map(|n| format!("10.77.0.{n}:7400")).collect(),
         prefix: |name| vec!["nsenter".into(), format!("--net=/run/netns/{name}"), "--".into()],
         ..Options::default()
     };
-    let cluster = Cluster::with(options).await;
+    Cluster::with(options).await
+}
+
+async fn partition_and_heal() {
+    let cluster = separate_nodes().await;
     let store = Store::start(cluster.folder());
     let beats = cluster.folder().join("beats");
     let (witness, file, at) = (env!("CARGO_BIN_EXE_witness"), beats.display(), &store.address);
@@ -114,6 +131,46 @@ async fn partition_and_heal() {
     assert!(
         cluster.history("/t/only").await.iter().all(|entry| entry.cause.message.contains("silent beyond its lease"))
     );
+}
+
+async fn guard_hangs_in_partition() {
+    let mut cluster = separate_nodes().await;
+    let beats = cluster.folder().join("beats");
+    let (witness, file) = (env!("CARGO_BIN_EXE_witness"), beats.display());
+    let child = format!("[[children]]\nid = \"only\"\ncommand = [\"{witness}\", \"{file}\", \"--helper\"]\n");
+    cluster.apply(&format!("name = \"t\"\n{child}")).await;
+    cluster.whole("/t").await;
+    let first = cluster.row("/t/only").await;
+    let home = first.node.clone().expect("it runs").to_string();
+    let guard = cluster.node(&home).guard();
+    let last_beat = async || lives(&beats).into_values().map(|life| life.last).max().unwrap_or(0);
+
+    cut_off(&home);
+    let cut = now();
+    wait_until("the partition to be on", SOON, async || now() - cut, |passed| *passed >= 100).await;
+    send(guard, Signal::STOP);
+    let status = cluster.node(&home).ended(SOON);
+    assert_eq!(status.code(), Some(70), "a node whose guard hangs ends, and says so: {status}");
+    let moved = |row: &TreeRow| row.state == State::Running && row.incarnation > first.incarnation;
+    let new = wait_until("the child elsewhere", SOON, async || cluster.row("/t/only").await, moved).await;
+    let long_after = cut + 3 * u64::try_from(LEASE.as_millis()).expect("a small number");
+    wait_until("beats of the new incarnation", SOON, last_beat, |last| *last > long_after).await;
+    let seen = lives(&beats);
+    let (old, new) = (first.incarnation.expect("it ran"), new.incarnation.expect("it runs"));
+    let (ended, began) = (seen[&old.0].last, seen[&new.0].first);
+    println!(
+        "cut at 0, the last beat of the old one at {} ms, the first of the new one at {} ms",
+        ended - cut,
+        began - cut
+    );
+    assert!(ended <= cut + u64::try_from(LEASE.as_millis()).expect("a small number"), "it stopped within its lease");
+    assert_eq!(overlap(&seen), None, "{seen:#?}");
+
+    heal(&home);
+    cluster.node(&home).start();
+    cluster.all_up().await;
+    let row = cluster.row("/t/only").await;
+    assert_eq!((row.incarnation, row.restarts), (Some(new), 0), "nobody pays, and nothing moves back");
 }
 
 fn lay_network() {

@@ -39,8 +39,8 @@ fn only_mistake(text: &str) -> Mistake {
 fn the_complete_spec_is_refused_exactly_where_it_asks_for_what_is_not_built() {
     let error = spec_file::read(&fixture("shop-complete.toml")).unwrap_err();
     let found = places(&error);
-    assert_eq!(found.len(), 3, "{error}");
-    for (found, place) in found.iter().zip(["27:12 one_for_all: ", "41:1 count: ", "43:1 mailbox: "]) {
+    assert_eq!(found.len(), 2, "{error}");
+    for (found, place) in found.iter().zip(["41:1 count: ", "43:1 mailbox: "]) {
         assert!(found.starts_with(place), "{found}");
         assert!(found.contains("not yet built"), "{found}");
     }
@@ -50,7 +50,7 @@ fn the_complete_spec_is_refused_exactly_where_it_asks_for_what_is_not_built() {
 fn the_complete_spec_without_what_is_not_built_is_a_tree() {
     let text = fs::read_to_string(fixture("shop-complete.toml")).unwrap();
     let built: Vec<&str> =
-        text.lines().enumerate().filter(|(at, _)| !matches!(at + 1, 27 | 41 | 43)).map(|(_, line)| line).collect();
+        text.lines().enumerate().filter(|(at, _)| !matches!(at + 1, 41 | 43)).map(|(_, line)| line).collect();
     let tree = toml(&built.join("\n")).unwrap_or_else(|error| panic!("{error}"));
     let ids: Vec<&str> = tree.root.children.iter().map(|child| child.id.as_str()).collect();
     assert_eq!(ids, ["web", "ingest", "orders"]);
@@ -88,6 +88,7 @@ fn every_key() -> TreeSpec {
         strategy: Strategy::OneForOne,
         intensity: Intensity::Unlimited,
         auto_shutdown: AutoShutdown::AnySignificant,
+        colocate: false,
         children: vec![web(), ingest()],
     };
     TreeSpec { name: "shop".parse().unwrap(), root }
@@ -151,9 +152,10 @@ fn ingest() -> ChildSpec {
         work: Work::Process(Arc::new(spec)),
     };
     let supervisor = SupervisorSpec {
-        strategy: Strategy::OneForOne,
+        strategy: Strategy::RestForOne,
         intensity: Intensity::Limited { max_restarts: 3, within: Duration::from_secs(3_600) },
         auto_shutdown: AutoShutdown::AllSignificant,
+        colocate: false,
         children: vec![process("connection", connection), process("subscription", subscription)],
     };
     ChildSpec {
@@ -325,11 +327,24 @@ fn what_the_whole_must_keep_has_its_place_too() {
 }
 
 #[test]
+fn groups_stay_together_unless_the_spec_says_otherwise() {
+    let colocate = |text: &str| toml(&format!("{CHILD}").replace("[[", &format!("{text}\n[["))).unwrap().root.colocate;
+    assert!(!colocate("strategy = \"one_for_one\""));
+    assert!(colocate("strategy = \"one_for_all\""));
+    assert!(colocate("strategy = \"rest_for_one\""));
+    assert!(!colocate("strategy = \"rest_for_one\"\ncolocate = false"));
+    assert!(colocate("colocate = true"));
+}
+
+#[test]
+fn what_stays_together_cannot_spread() {
+    let spread = "place = { spread = \"zone\" }";
+    let head = CHILD.replace("[[", "strategy = \"one_for_all\"\n[[");
+    case((&head, ""), spread, (6, 20), "zone", "/shop keeps everything below it on one node", None);
+}
+
+#[test]
 fn what_is_not_built_yet_is_refused_and_never_ignored() {
-    for strategy in ["one_for_all", "rest_for_one"] {
-        case(ROOT, &format!("strategy = \"{strategy}\""), (2, 12), strategy, "not yet built", None);
-    }
-    case(ROOT, "colocate = true", (2, 12), "true", "not yet built", None);
     case((CHILD, ""), "count = 3", (5, 1), "count", "not yet built", None);
     case((CHILD, ""), "mailbox = {}", (5, 1), "mailbox", "not yet built", None);
     case((CHILD, ""), "on_disconnect = \"keep\"", (5, 17), "keep", "not yet built", None);

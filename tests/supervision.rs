@@ -2,10 +2,14 @@
 
 #[path = "supervision/cases.rs"]
 mod cases;
+#[path = "supervision/departures.rs"]
+mod departures;
 #[path = "supervision/determinism.rs"]
 mod determinism;
 #[path = "supervision/endings.rs"]
 mod endings;
+#[path = "supervision/groups.rs"]
+mod groups;
 #[path = "supervision/nodes.rs"]
 mod nodes;
 #[path = "supervision/operators.rs"]

@@ -1,6 +1,6 @@
 //! The command line: all verbs with their flags.
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use pando_protocol::ids::{Path, TreeName};
 
 use crate::commands;
@@ -38,8 +38,11 @@ enum Verb {
     Stop(commands::stop::Stop),
     Restart(commands::restart::Restart),
     Kill(commands::kill::Kill),
+    Quarantine(commands::quarantine::Quarantine),
     Node(commands::node::Node),
     Cluster(commands::cluster::Cluster),
+    Completions(commands::completions::Completions),
+    Man(commands::man::Manual),
 }
 
 impl Arguments {
@@ -66,8 +69,11 @@ impl Arguments {
             Verb::Stop(verb) => verb.run(&target).await,
             Verb::Restart(verb) => verb.run(&target).await,
             Verb::Kill(verb) => verb.run(&target).await,
+            Verb::Quarantine(verb) => verb.run(&target).await,
             Verb::Node(verb) => verb.run(&target).await,
             Verb::Cluster(verb) => verb.run(&target).await,
+            Verb::Completions(verb) => verb.run(Self::command()),
+            Verb::Man(verb) => verb.run(Self::command()),
         }
     }
 }
@@ -96,8 +102,6 @@ pub fn tree_name(text: &str) -> Result<TreeName, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     fn parse(line: &str) -> Result<Arguments, clap::Error> {
@@ -118,6 +122,9 @@ mod tests {
             "pando dev start n2 --data /tmp/grove",
             "pando certs --ca ca --cluster grove --node n1 --node n2=/keys/n2 --admin --endpoints a:1,b:2",
             "pando certs --ca ca --admin /keys/me",
+            "pando certs renew --ca ca",
+            "pando certs renew --ca ca --days 90 n1 /keys/n2",
+            "pando certs --ca ca --viewer eve --viewer bob=/keys/bob --producer till",
             "pando apply shop.toml --wait --timeout 30s",
             "pando apply - --dry-run",
             "pando diff shop.toml --output json",
@@ -135,7 +142,13 @@ mod tests {
             "pando restart shop",
             "pando kill shop/web",
             "pando kill shop/web TERM",
+            "pando quarantine shop/web",
             "pando node ls",
+            "pando node drain n2 --deadline 30s",
+            "pando node drain n2 --wait",
+            "pando node drain n2 --no-wait",
+            "pando node undrain n2",
+            "pando node remove n2",
             "pando cluster status --stale",
             "pando cluster transfer",
             "pando cluster members",
@@ -144,6 +157,9 @@ mod tests {
             "pando cluster members promote n4",
             "pando cluster members remove n1",
             "pando --context dev cluster transfer n2",
+            "pando completions zsh",
+            "pando man",
+            "pando man /tmp/man1",
         ] {
             assert!(parse(line).is_ok(), "{line}: {}", parse(line).unwrap_err());
         }
@@ -153,6 +169,9 @@ mod tests {
     fn nonsense_is_refused_before_anything_is_tried() {
         for line in [
             "pando",
+            "pando certs --node n1",
+            "pando certs renew n1",
+            "pando certs --ca ca renew --ca ca",
             "pando tree /Shop",
             "pando delete shop/web",
             "pando kill shop/web SIGNONSENSE",
@@ -164,6 +183,7 @@ mod tests {
             "pando cluster members add n4",
             "pando cluster members add n4 nowhere",
             "pando cluster members promote",
+            "pando completions tcsh",
         ] {
             assert_eq!(parse(line).map(|_| ()).unwrap_err().exit_code(), 2, "{line}");
         }

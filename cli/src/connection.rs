@@ -12,14 +12,22 @@ use pando_protocol::message::{
 };
 use pando_protocol::spec::{Signal, TreeSpec};
 use pando_protocol::view::{ClusterRow, Explanation, HistoryRow, MemberRow, NodeRow, TreeRow};
+use tokio::time::{Instant, timeout};
 
 use crate::context::{self, Environment, Target};
 use crate::exit::{Code, Failure};
 use crate::human;
 use crate::output::{self, Format};
+use crate::terminal::Progress;
 
 /// How long a call may take, an election and the search for the leader included.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
+/// A call has at least this long, whatever limit the user set: a limit of zero asks how it is now.
+const SHORTEST_CALL: Duration = Duration::from_secs(1);
+/// A change that takes longer than this says so, on a terminal.
+const PROGRESS_AFTER: Duration = Duration::from_millis(500);
+/// The line of progress is renewed this often.
+const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 /// What every reading verb can be told.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Args)]
@@ -199,7 +207,28 @@ impl Connection {
     /// # Errors
     /// The cluster cannot be reached, or refuses.
     pub async fn change(&self, change: Change) -> Result<Changed, Failure> {
-        match self.client.change(change, CALL_LIMIT).await? {
+        self.change_within(change, CALL_LIMIT).await
+    }
+
+    /// The same within `limit`, or within what any call may take where that is less. A line of progress says what takes so long.
+    ///
+    /// # Errors
+    /// The cluster cannot be reached, or refuses.
+    pub async fn change_within(&self, change: Change, limit: Duration) -> Result<Changed, Failure> {
+        let limit = limit.clamp(SHORTEST_CALL, CALL_LIMIT);
+        let begun = Instant::now();
+        let mut changed = std::pin::pin!(self.client.change(change, limit));
+        let mut progress = Progress::new();
+        let reply = loop {
+            if let Ok(reply) = timeout(PROGRESS_EVERY, &mut changed).await {
+                break reply?;
+            }
+            if begun.elapsed() >= PROGRESS_AFTER {
+                let (waited, limit) = (human::duration(begun.elapsed()), human::duration(limit));
+                progress.show(&format!("waiting for a leader ({waited} of at most {limit})"));
+            }
+        };
+        match reply {
             Reply::Changed(changed) => Ok(changed),
             other => Err(unexpected(&other)),
         }

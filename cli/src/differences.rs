@@ -34,6 +34,7 @@ fn line(difference: &Difference, width: usize, colour: bool) -> String {
         DifferenceKind::Changed => ("~", Style::Plain, "changed"),
         DifferenceKind::Started => (">", Style::Green, "started"),
         DifferenceKind::Stopped => ("x", Style::Yellow, "stopped"),
+        DifferenceKind::Moved => (">", Style::Yellow, "moves"),
     };
     let keys = if keys.is_empty() { String::new() } else { format!(" ({})", keys.join(", ")) };
     let path = format!("{path:width$}");

@@ -108,6 +108,7 @@ impl From<Rejection> for Failure {
             | Rejection::BeingDeleted(_)
             | Rejection::TooMany { .. }
             | Rejection::WrongState { .. }
+            | Rejection::WrongNodeState { .. }
             | Rejection::Forbidden { .. }
             | Rejection::TooLateToTell
             | Rejection::SessionOver(_)

@@ -31,18 +31,18 @@ pub enum Look<T> {
     Unsure(String),
 }
 
-/// Looks until it is so, at least once and for at most `limit`; `what` completes *waiting for*. A cluster that cannot be reached for a while is asked again.
+/// Looks until it is so, at least once and for at most `limit` from `started` on; `what` completes *waiting for*. A cluster that cannot be reached for a while is asked again.
 ///
 /// # Errors
 /// The limit passed (1, or 3 where no leader ever answered; with what was last seen), or a look failed for good.
 pub async fn until<T>(
     what: &str,
+    started: Instant,
     limit: Duration,
     mut look: impl AsyncFnMut() -> Result<Look<T>, Failure>,
 ) -> Result<T, Failure> {
-    let started = Instant::now();
     let deadline = started + limit;
-    let first_deadline = started + FIRST_LOOK;
+    let first_deadline = Instant::now() + FIRST_LOOK;
     let mut progress = Progress::new();
     let mut code = Code::Unreached;
     let mut last_seen = "no answer yet".to_owned();
@@ -70,10 +70,15 @@ pub async fn until<T>(
 ///
 /// # Errors
 /// The tree failed, with its causes; the limit passed; or there is no such path.
-pub async fn until_whole(connection: &Connection, path: &Path, limit: Duration) -> Result<Settled, Failure> {
+pub async fn until_whole(
+    connection: &Connection,
+    path: &Path,
+    started: Instant,
+    limit: Duration,
+) -> Result<Settled, Failure> {
     let what = format!("{path} to be whole");
     let mut steady = Steady { hold: HOLD.min(limit / 2), since: None };
-    until(&what, limit, async || {
+    until(&what, started, limit, async || {
         let read = connection.settled(path.clone()).await?;
         if !read.view.confirmed {
             return Ok(Look::Unsure(unconfirmed(&read.view)));
@@ -158,7 +163,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_end_of_the_wait_says_what_is_missing() {
         let shop: Path = "/shop".parse().unwrap();
-        let waited = until("/shop", Duration::from_secs(3), async || judge(&shop, settled(1, None)));
+        let waited = until("/shop", Instant::now(), Duration::from_secs(3), async || judge(&shop, settled(1, None)));
         let failure = waited.await.map(|_| ()).unwrap_err();
         assert_eq!(failure.code, Some(Code::Failed));
         assert_eq!(
@@ -169,7 +174,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_cluster_that_never_answers_is_told_apart_from_one_that_says_no() {
-        let waited = until::<()>("/shop", Duration::from_secs(1), async || {
+        let waited = until::<()>("/shop", Instant::now(), Duration::from_secs(1), async || {
             Err(Failure::unreached(anyhow!("connection refused")))
         });
         assert_eq!(waited.await.unwrap_err().code, Some(Code::Unreached));

@@ -9,6 +9,8 @@ use clap::{Args, Parser, ValueEnum};
 use pando_protocol::ids::NodeName;
 use pando_protocol::spec::Label;
 
+use crate::storage::retention::DEFAULT_LOG_BYTES;
+
 /// A lease lasts at least this many of the longest election, so that an election fits into it with room to spare.
 const ELECTIONS_IN_A_LEASE: u32 = 6;
 
@@ -44,6 +46,9 @@ pub struct Arguments {
     /// Room for children
     #[arg(long, env = "PANDO_NODE_SLOTS", default_value_t = 100)]
     slots: u32,
+    /// Size of the Raft log of a voter, in MiB: a snapshot is taken whenever it has grown by as much, and older entries go
+    #[arg(long, env = "PANDO_NODE_LOG_SIZE", default_value_t = DEFAULT_LOG_BYTES >> 20, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    log_size: u64,
     /// Where /metrics, /healthz and /readyz are served, without TLS; "off" for nowhere
     #[arg(long, env = "PANDO_NODE_HTTP", default_value = "127.0.0.1:7480", value_name = "HOST:PORT")]
     http: String,
@@ -145,6 +150,8 @@ pub struct Config {
     pub labels: Vec<Label>,
     /// Its capacity.
     pub slots: u32,
+    /// The size of the Raft log, from which all bounds of log and snapshots follow. Default [`DEFAULT_LOG_BYTES`].
+    pub log_bytes: u64,
     /// Where metrics and health are served; `None`: nowhere.
     pub http: Option<SocketAddr>,
     /// Whether it ends with its standard input.
@@ -221,6 +228,7 @@ impl Arguments {
             join,
             labels,
             slots,
+            log_size,
             http,
             exit_with_stdin,
             times,
@@ -261,6 +269,7 @@ impl Arguments {
             joins: join,
             labels,
             slots,
+            log_bytes: log_size << 20,
             http,
             exit_with_stdin,
             network,
@@ -356,6 +365,7 @@ mod tests {
         refused(&[THREE[0], THREE[1], "--election-min", "60"], "2 x heartbeat");
         assert!(address("h1").unwrap_err().contains("no host:port"));
         refused(&[THREE[0], THREE[1], "--slots", "0"], "runs nothing");
+        refused(&[THREE[0], THREE[1], "--log-size", "0"], "--log-size");
         refused(&[THREE[0], THREE[1], "--label", "zone"], "zone=a");
         refused(&[THREE[0], THREE[1], "--http", "nowhere"], "no address");
     }

@@ -154,18 +154,19 @@ pub enum NotProposed {
 /// Who leads, as this node knows it.
 #[derive(Debug)]
 pub struct Leadership<R: AsyncRuntime> {
-    /// The leader.
+    /// The leader. On a node that leads: `None` once no majority has answered it for twice the longest election
+    /// time-out, in which the others elect another one where they can.
     pub leader: Option<Leader>,
     /// The term.
     pub term: u64,
-    /// Whether this node leads *and* has applied the first entry of its own leadership.
+    /// Whether this node leads *and* has applied the first entry of its own leadership. It may have lost its majority.
     pub leads: bool,
     /// Counts the leaderships of this node, so that two in a row are told apart.
     pub round: u64,
     /// Whether this node is a voter, or will be one once the cluster begins. One that is none (it waits to be added, it is a
     /// learner, it was taken out) answers nothing from its own state: that may be old for good.
     pub votes: bool,
-    /// Since when no leader is known.
+    /// Since when no leader is known: on a node that leads, when a majority answered it last.
     pub without_since: Option<R::Instant>,
 }
 
@@ -219,6 +220,11 @@ impl<R: AsyncRuntime> Control<R> {
         self.send(command, None).await
     }
 
+    /// The same for a command that follows from what was seen in one leadership of this node: see [`Self::propose_in`].
+    pub async fn submit_in(&self, round: u64, command: Command) -> oneshot::Receiver<Result<Outcome, NotProposed>> {
+        self.send(command, Some(round)).await
+    }
+
     /// Puts a command into the log and waits until it is applied here.
     ///
     /// # Errors
@@ -244,9 +250,14 @@ impl<R: AsyncRuntime> Control<R> {
 
     /// Whether this node leads now, by a round that begins after this call.
     pub async fn prove(&self, urgency: Urgency) -> bool {
+        self.ask_proof(urgency).await.await.unwrap_or(false)
+    }
+
+    /// Asks for such a proof and returns what will be its answer; no answer is none.
+    pub async fn ask_proof(&self, urgency: Urgency) -> oneshot::Receiver<bool> {
         let (reply, proven) = oneshot::channel();
         _ = self.proofs.send(ProofRequest { urgency, reply }).await;
-        proven.await.unwrap_or(false)
+        proven
     }
 
     /// The voters, as this node knows them.

@@ -14,6 +14,8 @@ pub mod api;
 pub mod config;
 pub mod control;
 pub mod directory;
+pub mod freshness;
+mod going;
 pub mod guard;
 pub mod http;
 pub mod launcher;

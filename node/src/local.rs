@@ -8,7 +8,7 @@ use pando_protocol::message::LogLine;
 use pando_protocol::spec::Signal;
 use tokio::sync::mpsc;
 
-pub use crate::runner::Signalled;
+pub use crate::runner::{Presence, Signalled};
 use crate::runner::{RunnerHandle, logs};
 
 /// The children of this node. Cheap to clone.
@@ -23,6 +23,11 @@ impl LocalChildren {
     /// Those of `node`, with logs in the folder `data`.
     pub fn new(node: NodeName, data: PathBuf, runner: RunnerHandle) -> Self {
         Self { node, data, runner }
+    }
+
+    /// Whether this node holds a session, and how much runs here.
+    pub fn presence(&self) -> Presence {
+        self.runner.presence()
     }
 
     /// Sends a signal to what runs here at `path`.

@@ -6,10 +6,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use pando_node::config::Arguments;
-use pando_node::guard::ObituaryContext;
-use pando_node::{guard, launcher, node, telemetry, transport};
-use pando_protocol::client::identity::Identity;
-use pando_protocol::session::ObituaryReply;
+use pando_node::{guard, launcher, node, telemetry};
 
 /// Whoever supervises a node starts it again when it ends with this.
 const START_AGAIN: u8 = 70;
@@ -26,7 +23,7 @@ fn main() -> ExitCode {
     let mut words = std::env::args_os();
     let program = words.next().unwrap_or_default();
     match words.next().as_deref().and_then(|word| word.to_str()) {
-        Some("guard") => guard::main(&mut report_death),
+        Some("guard") => guard::main(&mut node::report_death),
         Some("launch") => launcher::main(words),
         Some("--help" | "-h" | "help") => {
             _ = io::stdout().write_all(HELP.as_bytes());
@@ -72,11 +69,4 @@ fn run(arguments: Arguments) -> ExitCode {
             ExitCode::from(START_AGAIN)
         }
     }
-}
-
-/// Tells a voter that everything which ran here is gone. Runs in the guard, without a runtime.
-fn report_death(context: &ObituaryContext<'_>) -> io::Result<ObituaryReply> {
-    let identity = Identity::load(context.identity).map_err(io::Error::other)?;
-    let voter = &context.voter;
-    transport::obituary::send(&identity, &voter.address, &voter.name, context.obituary, context.limit)
 }

@@ -1,16 +1,18 @@
 //! One node: builds the rooms, connects them, and ends them in order.
 
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use openraft::impls::TokioRuntime;
-use pando_protocol::client::identity::{Identity, Role};
+use openraft::{AsyncRuntime, Instant};
+use pando_protocol::client::identity::{Identity, IdentityFiles, Role};
 use pando_protocol::client::quic::{self, Tuning};
 use pando_protocol::ids::NodeName;
 use pando_protocol::message::Channel;
-use pando_protocol::session::NodeRole;
+use pando_protocol::session::{NodeRole, ObituaryReply};
 use rand::Rng;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
@@ -19,20 +21,24 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::Api;
+use crate::api::{Api, may_open};
 use crate::config::{Config, Network};
+use crate::control::{Control, members_of};
 use crate::directory::Directory;
-use crate::guard::words::VoterAddress;
-use crate::guard::{GuardLock, mark, sweep};
+use crate::freshness::Freshness;
+use crate::going;
+use crate::guard::words::{Configuration, VoterAddress};
+use crate::guard::{GuardLock, OBITUARY_LIMIT, ObituaryContext, deliver, mark, sweep};
 use crate::http;
 use crate::local::LocalChildren;
 use crate::runner::children::{ChildEvent, Children, Options};
+use crate::runner::place::Place;
 use crate::runner::record::SessionRecord;
 use crate::runner::voters::connect;
 use crate::runner::{Facts, Feeds, Pace, Runner, RunnerError, RunnerHandle};
 use crate::sessions::{self, Keeper, KeeperHandle};
 use crate::storage::identity::DataFolder;
-use crate::transport::{IncomingStream, Peers, liveness, server};
+use crate::transport::{self, Credentials, IncomingStream, Peers, liveness, server};
 use crate::voter::{NodeService, Voter};
 
 /// The guard and the reapers of a former node process of this folder have this long to be gone.
@@ -51,12 +57,13 @@ const GUARD_LIMIT: Duration = Duration::from_secs(2);
 /// # Errors
 /// Why it cannot go on, with what to do. The process must end then: whatever still runs here is killed by the guard.
 pub async fn run(config: Config) -> Result<()> {
-    let identity = own_identity(&config)?;
+    let (files, identity) = own_identity(&config)?;
     let (lock, mark) = take_folder(&config).await?;
     let cluster = identity.cluster().to_owned();
     let folder = DataFolder::open(&config.data, &cluster, &config.name, || rand::rng().next_u64())
         .context("cannot use the data folder")?;
-    let record = SessionRecord::open(&config.data).context("cannot read the sessions of this node")?;
+    let here = Place::here(&lock).context("cannot tell where this node runs")?;
+    let record = SessionRecord::open(&config.data, here).context("cannot read the sessions of this node")?;
     let tuning = match config.network {
         Network::Lan => Tuning::lan(),
         Network::Wan => Tuning::wan(),
@@ -77,15 +84,18 @@ pub async fn run(config: Config) -> Result<()> {
         node = %config.name, cluster, raft_id = folder.raft_id(), listen = %config.listen, http = ?config.http,
         send_buffer = bound.send_buffer, receive_buffer = bound.receive_buffer, "the node starts"
     );
-    let peers = Peers::new(bound.endpoint.clone(), identity.clone(), &tuning);
+    let (credentials, renewal) =
+        Credentials::renewable(config.identity.clone(), (files, identity), bound.endpoint.clone(), tuning.clone());
+    let peers = Peers::new(bound.endpoint.clone(), credentials.clone(), &tuning);
     let stop = CancellationToken::new();
     let leave = CancellationToken::new();
     let mut tasks = JoinSet::new();
+    tasks.spawn(renewal.run(stop.clone()));
 
     let directory = Directory::open(&config.data, config.voters.clone());
     tasks.spawn(directory.clone().keep(config.data.clone(), stop.clone()));
     let mut voter = match config.takes_part() {
-        true => Some(Voter::start(&config, &folder, &identity, &peers, &directory, &stop).await?),
+        true => Some(Voter::start(&config, &folder, &credentials, &peers, &directory, &stop).await?),
         false => None,
     };
     let control = voter.as_ref().map(|voter| voter.control.clone());
@@ -96,23 +106,28 @@ pub async fn run(config: Config) -> Result<()> {
         handle
     });
     if keeper.is_some() {
-        tasks.spawn(liveness::serve(tcp, identity.clone(), obituaries, stop.clone()));
+        tasks.spawn(liveness::serve(tcp, credentials.clone(), obituaries, stop.clone()));
     }
     let (children, events) = launch_children(&config, &directory, lock, mark).await?;
     tasks.spawn(tell_guard(children.clone(), config.name.clone(), directory.clone(), stop.clone()));
     let (runner, handle, feeds, links) =
         make_runner(&config, &peers, &directory, children.clone(), events, record, &leave, &stop, &tuning);
     let local = LocalChildren::new(config.name.clone(), config.data.clone(), handle);
+    let (freshness, upkeep) = control.as_ref().map(|_| Freshness::new()).unzip();
     let api = Arc::new(Api {
         own: config.name.clone(),
         cluster: cluster.clone(),
         control: control.clone(),
+        freshness: freshness.clone(),
         peers: peers.clone(),
-        directory,
-        children: local,
+        directory: directory.clone(),
+        children: local.clone(),
     });
     let (incoming, streams) = mpsc::channel(STREAMS_WAITING);
     tasks.spawn(server::serve(bound.endpoint.clone(), cluster, incoming, stop.clone()));
+    if let Some((control, upkeep)) = control.clone().zip(upkeep) {
+        tasks.spawn(api.clone().keep_fresh(control, upkeep, stop.clone()));
+    }
     let doors = Doors {
         api,
         service: voter.as_ref().map(|voter| voter.service.clone()),
@@ -120,13 +135,25 @@ pub async fn run(config: Config) -> Result<()> {
     };
     tasks.spawn(dispatch(streams, doors, stop.clone()));
     if let Some(web) = web {
-        tasks.spawn(http::serve(web, control, stop.clone()));
+        let told =
+            http::Told { node: config.name.clone(), state: control.zip(freshness), children: local, credentials };
+        tasks.spawn(http::serve(web, told, stop.clone()));
     }
 
-    let ended = until_the_end(&config, runner, feeds, voter.as_mut(), &mut tasks, leave).await;
+    let mut told = Told::new(config.exit_with_stdin).context("cannot listen for signals")?;
+    let mut ended = until_the_end(&mut told, runner, feeds, voter.as_mut(), &mut tasks, leave).await;
     // In order: children, then what told of them, then Raft.
-    if ended.is_ok() {
-        children.shutdown(GUARD_LIMIT).await;
+    match &ended {
+        Ok(since) => {
+            let since = *since;
+            children.shutdown(GUARD_LIMIT).await;
+            // Only a vote is needed by others.
+            if let Some(voter) = voter.as_mut().filter(|voter| voter.control.votes()) {
+                ended = stay(&mut told, voter, since, config.times.lease).await.map(|()| since);
+            }
+        }
+        // While its own voter still runs: it may be the leader.
+        Err(error) => report_loss(&config, &directory, error).await,
     }
     stop.cancel();
     drop(links);
@@ -135,11 +162,12 @@ pub async fn run(config: Config) -> Result<()> {
         voter.end().await;
     }
     _ = tokio::time::timeout(GUARD_LIMIT, async { while tasks.join_next().await.is_some() {} }).await;
-    ended
+    ended.map(|_| ())
 }
 
-fn own_identity(config: &Config) -> Result<Identity> {
-    let identity = Identity::load(&config.identity).context("cannot use the identity of this node")?;
+fn own_identity(config: &Config) -> Result<(IdentityFiles, Identity)> {
+    let files = IdentityFiles::read(&config.identity).context("cannot use the identity of this node")?;
+    let identity = Identity::from_files(&files).context("cannot use the identity of this node")?;
     if identity.role() != Role::Node || *identity.name() != config.name {
         bail!(
             "the certificate in {} is for {} with the role {}, this node is {}: give it its own, as `pando certs --node {}` makes it",
@@ -150,7 +178,7 @@ fn own_identity(config: &Config) -> Result<Identity> {
             config.name
         );
     }
-    Ok(identity)
+    Ok((files, identity))
 }
 
 /// Takes the lock that the guard of a former node process held, and kills what that one left: both together prove that
@@ -178,22 +206,15 @@ async fn launch_children(
     let mut options =
         Options::new(config.name.clone(), config.data.clone(), mark, lock).context("cannot find this program")?;
     options.identity.clone_from(&config.identity);
-    options.voters = to_tell(&config.name, directory);
+    options.voters = voters_to_tell(&config.name, directory);
     Children::launch(options).await.context("cannot start the guard")
-}
-
-/// The voters that the guard tells of this node's death, in order: a dead node's own control plane is dead too, so the others
-/// are asked first.
-fn to_tell(own: &NodeName, directory: &Directory) -> Vec<VoterAddress> {
-    let (own, others): (Vec<_>, Vec<_>) = directory.voters().into_iter().partition(|(name, _)| name == own);
-    others.into_iter().chain(own).map(|(name, address)| VoterAddress { name, address }).collect()
 }
 
 /// Tells the guard of each change of the voters, until `stop`.
 async fn tell_guard(children: Children, own: NodeName, directory: Directory, stop: CancellationToken) {
     let mut known = directory.watch();
     loop {
-        children.set_voters(to_tell(&own, &directory));
+        children.set_voters(voters_to_tell(&own, &directory));
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
@@ -202,7 +223,46 @@ async fn tell_guard(children: Children, own: NodeName, directory: Directory, sto
     }
 }
 
+/// A dead guard cannot tell that nothing is left of what it ran; the node does, where it knows.
+async fn report_loss(config: &Config, directory: &Directory, error: &anyhow::Error) {
+    let Some(lost) = error.downcast_ref::<RunnerError>() else { return };
+    let configuration = Configuration {
+        node: config.name.clone(),
+        identity: config.identity.as_os_str().as_bytes().to_vec(),
+        voters: voters_to_tell(&config.name, directory),
+        obituary_limit: OBITUARY_LIMIT,
+    };
+    for session in lost.known_over().to_vec() {
+        let configuration = configuration.clone();
+        let told = tokio::task::spawn_blocking(move || {
+            deliver(&configuration, session, "its guard was lost", &mut report_death)
+        });
+        match told.await {
+            Ok(Ok(reply)) => tracing::info!(%session, ?reply, "told the cluster that nothing of this session is left"),
+            Ok(Err(why)) => tracing::warn!(%session, why, "nobody could be told that nothing of this session is left"),
+            Err(error) => tracing::error!(%session, %error, "the obituary was cut short"),
+        }
+    }
+}
+
+/// Tells a voter that everything which ran under a session is gone. Blocking, without a runtime: the guard calls it too.
+///
+/// # Errors
+/// What kept the reply from coming.
+pub fn report_death(context: &ObituaryContext<'_>) -> io::Result<ObituaryReply> {
+    let identity = Identity::load(context.identity).map_err(io::Error::other)?;
+    let voter = context.voter;
+    transport::obituary::send(&identity, &voter.address, &voter.name, context.obituary, context.limit)
+}
+
+/// A dead node's own control plane is dead too: the others are asked first.
+fn voters_to_tell(own: &NodeName, directory: &Directory) -> Vec<VoterAddress> {
+    let (own, others): (Vec<_>, Vec<_>) = directory.voters().into_iter().partition(|(name, _)| name == own);
+    others.into_iter().chain(own).map(|(name, address)| VoterAddress { name, address }).collect()
+}
+
 type NodeRunner = Runner<TokioRuntime, Children>;
+type Moment = <TokioRuntime as AsyncRuntime>::Instant;
 
 #[allow(clippy::too_many_arguments)] // One call; a struct would only name them again.
 fn make_runner(
@@ -232,39 +292,71 @@ fn make_runner(
 }
 
 /// Runs the runner until the node was told to go and everything has stopped, or until something that must not end has ended.
+/// Says when it was told.
 async fn until_the_end(
-    config: &Config,
+    told: &mut Told,
     runner: NodeRunner,
     feeds: Feeds,
     voter: Option<&mut Voter>,
     tasks: &mut JoinSet<()>,
     leave: CancellationToken,
-) -> Result<()> {
-    let mut told = Told::new(config.exit_with_stdin).context("cannot listen for signals")?;
+) -> Result<Moment> {
     let mut running = tokio::spawn(runner.run(feeds));
     let control = voter.as_ref().map(|voter| voter.control.clone());
     let mut fatal = std::pin::pin!(raft_ends(voter));
-    let mut is_leaving = false;
+    let mut told_at = None;
     loop {
         tokio::select! {
             biased;
-            ended = &mut running => return ended.context("the runner panicked")?.map_err(RunnerError::into),
+            ended = &mut running => {
+                ended.context("the runner panicked")??;
+                return Ok(told_at.unwrap_or_else(Moment::now));
+            }
             why = &mut fatal => bail!("the control plane cannot go on: {why}"),
             ended = tasks.join_next(), if !tasks.is_empty() => if let Some(Err(panicked)) = ended {
                 bail!("a task of this node panicked, which is a bug: {panicked}");
             },
             why = told.order_to_go() => {
-                if is_leaving {
+                if told_at.is_some() {
                     bail!("told to go twice ({why}): what still runs here is killed");
                 }
-                is_leaving = true;
+                told_at = Some(Moment::now());
                 tracing::info!(why, "told to go: leadership moves, children stop");
-                if let Some(control) = control.as_ref().filter(|control| control.leads()) {
-                    _ = tokio::time::timeout(HAND_OVER_LIMIT, control.transfer(None)).await;
+                if let Some(control) = &control {
+                    hand_over(control).await;
                 }
                 leave.cancel();
             }
         }
+    }
+}
+
+/// Goes on as a voter while other nodes that were told to go need one, and leads them where nobody else can.
+async fn stay(told: &mut Told, voter: &mut Voter, since: Moment, lease: Duration) -> Result<()> {
+    let control = voter.control.clone();
+    tokio::select! {
+        biased;
+        why = voter.ended() => bail!("the control plane cannot go on: {why}"),
+        why = told.order_to_go() => bail!("told to go twice ({why}): other nodes that stop now may lose their majority"),
+        () = going::until_not_needed(&control, since, lease) => {}
+    }
+    // Leadership may have come back from others that go; not where nobody is left to take it.
+    let (cluster, stored) = {
+        let published = control.published.borrow();
+        (published.cluster.clone(), published.membership.clone())
+    };
+    let is_up = |name: &NodeName| cluster.nodes.get(name).is_some_and(|node| node.current.is_some());
+    let is_another_up = members_of(&stored)
+        .is_some_and(|members| members.members.iter().any(|m| m.votes && m.name != control.own && is_up(&m.name)));
+    if is_another_up {
+        hand_over(&control).await;
+    }
+    Ok(())
+}
+
+async fn hand_over(control: &Control<TokioRuntime>) {
+    if control.leads() {
+        _ = tokio::time::timeout(HAND_OVER_LIMIT, control.transfer(None)).await;
     }
 }
 
@@ -311,10 +403,10 @@ async fn closed(stdin: &mut Option<tokio::io::Stdin>) {
 struct Doors {
     api: Arc<Api>,
     service: Option<NodeService>,
-    sessions: Option<(crate::control::Control<TokioRuntime>, KeeperHandle<TokioRuntime>)>,
+    sessions: Option<(Control<TokioRuntime>, KeeperHandle<TokioRuntime>)>,
 }
 
-/// Hands each stream to whoever serves its channel, in a task of its own. Only nodes may open what is between nodes.
+/// Hands each stream to whoever serves its channel, in a task of its own.
 async fn dispatch(mut streams: mpsc::Receiver<IncomingStream>, doors: Doors, stop: CancellationToken) {
     let mut serving = JoinSet::new();
     loop {
@@ -327,8 +419,8 @@ async fn dispatch(mut streams: mpsc::Receiver<IncomingStream>, doors: Doors, sto
                 None => return,
             },
         };
-        if stream.channel != Channel::Client && stream.peer.role != Role::Node {
-            tracing::warn!(peer = %stream.peer, channel = ?stream.channel, "refused: only nodes may open this channel");
+        if !may_open(stream.peer.role, stream.channel) {
+            tracing::warn!(peer = %stream.peer, channel = ?stream.channel, "refused: its role may not open this channel");
             continue;
         }
         match stream.channel {

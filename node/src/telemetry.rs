@@ -1,11 +1,15 @@
 //! Logs and metrics. Metrics are read off the replicated state when they are asked for, so that every voter tells the same.
 
 use std::fmt::Write as _;
+use std::sync::atomic::AtomicU64;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use openraft::AsyncRuntime;
+use pando_protocol::cause::CauseClass;
+use pando_protocol::ids::{Path, TreeName};
 use pando_protocol::view::{Kind, State};
 use pando_supervision::cluster::SupervisorPhase;
-use pando_supervision::report;
+use pando_supervision::{Cluster, report};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -14,6 +18,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::control::Control;
+use crate::freshness::View;
+use crate::local::Presence;
 
 /// What is logged unless `PANDO_LOG` says otherwise. openraft warns of each heartbeat that a voter misses, twenty a second for
 /// as long as it is down; that it is down is told once, with its name, when its session ends.
@@ -46,20 +52,40 @@ struct OfNode {
     node: String,
 }
 
-/// The metrics of the cluster as this voter knows it, in the text format of OpenMetrics.
-pub fn metrics<R: AsyncRuntime>(control: &Control<R>) -> String {
+/// The metrics of the cluster as this voter knows it, where it is one, and of this node, in the text format of OpenMetrics.
+pub fn metrics<R: AsyncRuntime>(
+    state: Option<(&Control<R>, &View)>,
+    presence: &Presence,
+    certificate_end: SystemTime,
+) -> String {
     let mut registry = Registry::with_prefix("pando");
-    let (panics, cluster) = {
-        let published = control.published.borrow();
-        (published.panics, published.cluster.clone())
-    };
-    let endings = Family::<OfCause, Counter>::default();
+    if let Some((control, view)) = state {
+        let (panics, cluster) = {
+            let published = control.published.borrow();
+            (published.panics, published.cluster.clone())
+        };
+        of_members(&mut registry, &cluster);
+        of_cluster(&mut registry, &cluster);
+        of_voter(&mut registry, panics, control.leads(), view);
+    }
+    of_node(&mut registry, presence, certificate_end);
+    let mut text = String::new();
+    if encode(&mut text, &registry).is_err() {
+        _ = writeln!(text, "# the metrics could not be written");
+    }
+    text
+}
+
+fn of_members(registry: &mut Registry, cluster: &Cluster) {
+    let (restarts, endings) = (Family::<OfCause, Counter>::default(), Family::<OfCause, Counter>::default());
     let (alive, configured) = (Family::<OfPath, Gauge>::default(), Family::<OfPath, Gauge>::default());
-    let restarts = Family::<OfPath, Counter>::default();
     let failed = Family::<OfTree, Gauge>::default();
-    let losses = Family::<OfNode, Counter>::default();
-    registry.register("restarts", "Restarts that a budget paid for, by member", restarts.clone());
-    registry.register("endings", "Endings of runs, by member and class of cause", endings.clone());
+    registry.register(
+        "restarts",
+        "Restarts that a budget paid for, by member and class of the ending that led to them",
+        restarts.clone(),
+    );
+    registry.register("endings", "Endings of runs, restarted or not, by member and class of cause", endings.clone());
     registry.register("children_alive", "Ready children at and below a supervisor", alive.clone());
     registry.register("children_configured", "Children at and below a supervisor that should run", configured.clone());
     registry.register(
@@ -67,10 +93,8 @@ pub fn metrics<R: AsyncRuntime>(control: &Control<R>) -> String {
         "1 for a tree that has failed and waits for an operator: alert on it",
         failed.clone(),
     );
-    registry.register("node_losses", "Sessions of a node that ended without its word", losses.clone());
-    for row in report::tree(&cluster, None) {
+    for row in report::tree(cluster, None) {
         let path = row.path.to_string();
-        restarts.get_or_create(&OfPath { path: path.clone() }).inc_by(row.restarts);
         if row.kind == Kind::Supervisor {
             alive.get_or_create(&OfPath { path: path.clone() }).set(i64::from(row.alive));
             configured.get_or_create(&OfPath { path: path.clone() }).set(i64::from(row.configured));
@@ -79,14 +103,34 @@ pub fn metrics<R: AsyncRuntime>(control: &Control<R>) -> String {
             let tree = row.path.tree().to_string();
             failed.get_or_create(&OfTree { tree }).set(i64::from(row.state == State::Failed));
         }
-        for (class, count) in cluster.member(&row.path).map(|member| member.endings.clone()).unwrap_or_default() {
-            let cause = class.as_str().to_owned();
-            endings.get_or_create(&OfCause { path: path.clone(), cause }).inc_by(count);
+        let Some(member) = cluster.member(&row.path) else { continue };
+        let of = |class: CauseClass| OfCause { path: path.clone(), cause: class.as_str().to_owned() };
+        // The usual ones from the beginning: whoever looks for a rise does not see the one from nothing to 1.
+        if row.kind == Kind::Process {
+            _ = (restarts.get_or_create(&of(CauseClass::Crash)), endings.get_or_create(&of(CauseClass::Crash)));
+        } else {
+            _ = restarts.get_or_create(&of(CauseClass::Escalated));
+        }
+        for (family, counts) in [(&restarts, &member.restarts), (&endings, &member.endings)] {
+            for (class, count) in counts {
+                family.get_or_create(&of(*class)).inc_by(*count);
+            }
         }
     }
-    for row in report::nodes(&cluster) {
+}
+
+fn of_cluster(registry: &mut Registry, cluster: &Cluster) {
+    let losses = Family::<OfNode, Counter>::default();
+    registry.register("node_losses", "Sessions of a node that ended without its word", losses.clone());
+    for row in report::nodes(cluster) {
         losses.get_or_create(&OfNode { node: row.name.to_string() }).inc_by(row.losses);
     }
+    let time: Gauge = Gauge::default();
+    time.set(i64::try_from(cluster.head.now.as_secs()).unwrap_or(i64::MAX));
+    registry.register_with_unit("cluster_time", "Time in which the cluster ran", Unit::Seconds, time);
+}
+
+fn of_voter(registry: &mut Registry, panics: u64, leads: bool, view: &View) {
     let rules = Counter::<u64>::default();
     rules.inc_by(panics);
     registry.register(
@@ -94,17 +138,47 @@ pub fn metrics<R: AsyncRuntime>(control: &Control<R>) -> String {
         "Commands left out because a rule panicked on them, on this node since it started: a bug",
         rules,
     );
-    let leads: Gauge = Gauge::default();
-    leads.set(i64::from(control.leads()));
-    registry.register("leads", "1 on the node that leads", leads);
-    let time: Gauge = Gauge::default();
-    time.set(i64::try_from(cluster.head.now.as_secs()).unwrap_or(i64::MAX));
-    registry.register_with_unit("cluster_time", "Time in which the cluster ran", Unit::Seconds, time);
-    let mut text = String::new();
-    if encode(&mut text, &registry).is_err() {
-        _ = writeln!(text, "# the metrics could not be written");
-    }
-    text
+    let leading: Gauge = Gauge::default();
+    leading.set(i64::from(leads && view.leader.is_some()));
+    registry.register("leads", "1 on the node that leads and has a majority", leading);
+    let age = Gauge::<f64, AtomicU64>::default();
+    age.set(view.age().as_secs_f64());
+    registry.register_with_unit(
+        "view_age",
+        "Time for which no leader with a majority has confirmed what this node tells of the cluster; 0 while one does",
+        Unit::Seconds,
+        age,
+    );
+}
+
+fn of_node(registry: &mut Registry, presence: &Presence, certificate_end: SystemTime) {
+    let expires: Gauge = Gauge::default();
+    let end = certificate_end.duration_since(UNIX_EPOCH).unwrap_or_default();
+    expires.set(i64::try_from(end.as_secs()).unwrap_or(i64::MAX));
+    registry.register_with_unit(
+        "certificate_expires",
+        "When the certificate of this node expires, in Unix time: renew it in the last 30 days",
+        Unit::Seconds,
+        expires,
+    );
+    let (held, running): (Gauge, Gauge) = (Gauge::default(), Gauge::default());
+    held.set(i64::from(presence.session.is_some()));
+    running.set(i64::try_from(presence.children).unwrap_or(i64::MAX));
+    registry.register("session_held", "1 while this node holds a session; without one nothing runs here", held);
+    registry.register("node_children", "Children that have a process on this node", running);
+}
+
+/// A sentence for each tree that has failed.
+pub fn failed_trees<R: AsyncRuntime>(control: &Control<R>) -> Vec<String> {
+    let cluster = control.cluster();
+    let failure = |tree: &TreeName| match &cluster.supervisor(&Path::root(tree))?.phase {
+        SupervisorPhase::Failed(cause) => Some(format!("tree {tree} has failed: {cause}")),
+        SupervisorPhase::Down(_)
+        | SupervisorPhase::Delayed { .. }
+        | SupervisorPhase::Up { .. }
+        | SupervisorPhase::Stopping { .. } => None,
+    };
+    cluster.trees.keys().filter_map(failure).collect()
 }
 
 /// Whether a tree is ready: not failed, and everything that should run is ready. `Err` says why not.
@@ -130,6 +204,7 @@ pub fn tree_ready<R: AsyncRuntime>(control: &Control<R>, tree: &str) -> Result<(
 mod tests {
     use std::io;
     use std::sync::{Arc, Mutex};
+    use std::time::Duration;
 
     use super::*;
 
@@ -143,6 +218,16 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn a_node_without_state_tells_when_its_certificate_expires() {
+        let text = metrics::<openraft::impls::TokioRuntime>(
+            None,
+            &Presence::default(),
+            UNIX_EPOCH + Duration::from_secs(1_900_000_000),
+        );
+        assert!(text.contains("\npando_certificate_expires_seconds 1900000000\n"), "{text}");
     }
 
     #[test]

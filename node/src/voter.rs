@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use openraft::impls::TokioRuntime;
-use pando_protocol::client::identity::Identity;
+use pando_supervision::Command;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -18,13 +18,13 @@ use crate::raft::network::{Deadlines, Network};
 use crate::raft::proposer::Proposer;
 use crate::raft::service::{Evidence, Service};
 use crate::raft::state_machine::{Rules, StateMachine};
-use crate::raft::{Raft, bootstrap, campaign, leadership, members, questions};
+use crate::raft::{Raft, bootstrap, campaign, leadership, members, questions, raising};
 use crate::sessions::MARGIN;
 use crate::storage::identity::DataFolder;
 use crate::storage::log::{LogOptions, LogStore};
 use crate::storage::retention::{Limits, Retention};
 use crate::storage::snapshot::{Snapshot, SnapshotStore};
-use crate::transport::Peers;
+use crate::transport::{Credentials, Peers};
 
 /// Raft with the node's storage.
 pub type NodeRaft = Raft<TokioRuntime>;
@@ -51,7 +51,7 @@ impl Voter {
     pub async fn start(
         config: &Config,
         folder: &DataFolder,
-        identity: &Identity,
+        credentials: &Credentials,
         peers: &Peers,
         directory: &Directory,
         stop: &CancellationToken,
@@ -59,13 +59,15 @@ impl Voter {
         let snapshots = SnapshotStore::open(folder.path()).context("cannot open the snapshot")?;
         let (machine, published, events) =
             StateMachine::open(snapshots.clone(), RULES).context("cannot load the snapshot")?;
-        let log = LogStore::open(&folder.log(), &LogOptions::default()).context("cannot open the log")?;
+        let log =
+            LogStore::open(&folder.log(), &LogOptions::for_size(config.log_bytes)).context("cannot open the log")?;
         log.ensure_follows(published.borrow().applied.map(|applied| applied.index)).context("cannot use the log")?;
         let times = config.times;
         let raft_times =
             Times { heartbeat: times.heartbeat, election_min: times.election_min, election_max: times.election_max };
-        let raft_config =
-            raft_config(identity.cluster(), &raft_times).validate().context("the times of raft do not fit together")?;
+        let raft_config = raft_config(credentials.now().cluster(), &raft_times)
+            .validate()
+            .context("the times of raft do not fit together")?;
         let network = Network::<Snapshot>::new(peers.clone(), Deadlines::for_heartbeat(times.heartbeat));
         let raft = NodeRaft::new(folder.raft_id(), Arc::new(raft_config), network, log.clone(), machine)
             .await
@@ -114,8 +116,8 @@ impl Voter {
         };
         tasks.spawn(keeper.run());
         let (held, _) = watch::channel(None);
-        tasks.spawn(campaign::watch_leader(raft.clone(), identity.clone(), times.heartbeat, held, stop.clone()));
-        let retention = Retention { log, snapshots: snapshots.clone(), limits: Limits::default() };
+        tasks.spawn(campaign::watch_leader(raft.clone(), credentials.clone(), times.heartbeat, held, stop.clone()));
+        let retention = Retention { log, snapshots: snapshots.clone(), limits: Limits::for_size(config.log_bytes) };
         let evidence = Evidence::default();
         let beginning = bootstrap::Beginning {
             configured: config.voters.clone(),
@@ -124,10 +126,36 @@ impl Voter {
             evidence: evidence.clone(),
             listens: LISTENS.max(times.heartbeat * 4),
         };
-        let founds = !config.joins;
-        let follow = leadership::follow(raft.clone(), own, founds, directory.watch(), published, led, stop.clone());
+        let follow = leadership::follow(
+            raft.clone(),
+            own,
+            !config.joins,
+            directory.watch(),
+            published,
+            led,
+            // After this the others have elected another one, where they could.
+            times.election_max * 2,
+            stop.clone(),
+        );
         tasks.spawn(watch_over(raft.clone(), peers.clone(), beginning, retention, follow, fail, stop.clone()));
-        let service = Service::new(raft.clone(), snapshots, config.name.clone(), directory.clone(), evidence);
+        let (leading, raising) = (control.clone(), control.clone());
+        let state = move || leading.leads().then(|| leading.published.borrow().cluster.head.rules);
+        let propose = async move |version| {
+            tracing::info!(version, "every voter knows newer rules: they are raised");
+            // Where it leads no more the next leader asks anew.
+            _ = raising.propose(Command::RaiseRules(version)).await;
+        };
+        tasks.spawn(raising::raise(
+            raft.clone(),
+            peers.clone(),
+            RULES.known,
+            raising::LOOK_EVERY,
+            state,
+            propose,
+            stop.clone(),
+        ));
+        let name = config.name.clone();
+        let service = Service::new(raft.clone(), snapshots, name, directory.clone(), evidence, RULES.known);
         Ok(Self { control, service, raft, failed, tasks })
     }
 

@@ -194,7 +194,7 @@ async fn when_the_guard_dies_everything_dies_and_the_lock_stays_held() {
     let pid = node.pid_of(1).await;
     node.wait_for_line("up").await;
     kill(parent(parent(pid)), "KILL");
-    node.wait_for("the loss", |event| *event == ChildEvent::GuardLost).await;
+    node.wait_for("the loss", |event| *event == ChildEvent::GuardLost { nothing_left: true }).await;
     assert!(node.left().is_empty());
     assert!(GuardLock::acquire(node.data.path(), Duration::ZERO).is_err());
     assert_eq!(node.children.signal(Incarnation(1), Signal::TERM).await, Err(SignalError::GuardLost));
@@ -208,7 +208,19 @@ async fn when_the_guard_dies_a_stopped_reaper_is_killed_too() {
     let (reaper, guard) = (parent(pid), parent(parent(pid)));
     kill(reaper, "STOP");
     kill(guard, "KILL");
-    node.wait_for("the loss", |event| *event == ChildEvent::GuardLost).await;
+    node.wait_for("the loss", |event| *event == ChildEvent::GuardLost { nothing_left: true }).await;
+    assert!(node.left().is_empty());
+}
+
+#[tokio::test]
+async fn a_guard_that_hangs_holds_up_no_node_that_goes() {
+    let mut node = Node::launch().await;
+    node.start(1, &sh("setsid sleep 600 & echo up; sleep 600"));
+    let pid = node.pid_of(1).await;
+    node.wait_for_line("up").await;
+    kill(parent(parent(pid)), "STOP");
+    let gone = tokio::time::timeout(LIMIT, node.children.shutdown(Duration::from_millis(100)));
+    gone.await.expect("the node waits for a guard that hangs");
     assert!(node.left().is_empty());
 }
 

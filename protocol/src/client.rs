@@ -31,7 +31,7 @@ use self::identity::{Identity, any_node};
 pub use self::items::Items;
 use self::quic::{CloseCode, DialError, Tuning};
 use crate::ids::ClientId;
-use crate::message::{Answer, Call, Change, Channel, Reply, Write};
+use crate::message::{Answer, Call, Change, Channel, Reply, Write, better};
 use crate::rejection::Rejection;
 
 /// A client of one cluster. Share it by reference or in an `Arc`; requests may overlap.
@@ -108,30 +108,53 @@ impl Client {
         kept.connection.as_ref().map(|(index, _)| self.endpoints[*index].clone())
     }
 
-    /// Asks once. What was not sent, and what may be repeated (reads, writes), is tried at other endpoints until `limit`.
+    /// Asks once. What was not sent, and what may be repeated (reads, writes), is tried at other endpoints until `limit`. Where
+    /// a node finds no leader, the other endpoints are asked once each before its answer is taken, at most 5 s long.
     ///
     /// # Errors
     /// [`ClientError`]; [`Rejection::Unknown`] where the reply to a request that must not be repeated was lost.
     pub async fn call(&self, call: Call, limit: Duration) -> Result<Reply, ClientError> {
         let until = Instant::now() + limit;
         let may_repeat = matches!(call, Call::Read { .. } | Call::Write(_) | Call::Members(_));
+        let begun = Instant::now();
         let mut tried = Vec::new();
+        let (mut asked, mut best) = (BTreeSet::new(), None);
         while tried.len() <= self.endpoints.len() {
-            match self.attempt(&call, until).await {
-                Ok(answer) => return Ok(answer?),
-                Err(Failure::Unreachable(now)) => {
+            let failure = match self.attempt(&call, until, &asked).await {
+                Ok((index, answer)) if call.may_be_answered_better(&answer) => {
+                    asked.insert(index);
+                    best = Some(match best {
+                        Some(before) => better(before, answer),
+                        None => answer,
+                    });
+                    if asked.len() == self.endpoints.len() || begun.elapsed() >= SECOND_OPINIONS {
+                        break;
+                    }
+                    self.look_elsewhere();
+                    continue;
+                }
+                Ok((_, answer)) => return Ok(answer?),
+                Err(failure) => failure,
+            };
+            match failure {
+                // Nobody else answers better than who did.
+                Failure::Unreachable(_) | Failure::Late { .. } if best.is_some() => break,
+                Failure::Unreachable(now) => {
                     tried.extend(now);
                     break;
                 }
-                Err(Failure::Protocol { endpoint, why }) => return Err(ClientError::Protocol { endpoint, why }),
-                Err(Failure::Late { endpoint }) => return Err(ClientError::TimedOut { endpoint, limit }),
-                Err(Failure::Lost { may_be_done, .. }) if may_be_done && !may_repeat => {
+                Failure::Protocol { endpoint, why } => return Err(ClientError::Protocol { endpoint, why }),
+                Failure::Late { endpoint } => return Err(ClientError::TimedOut { endpoint, limit }),
+                Failure::Lost { may_be_done, .. } if may_be_done && !may_repeat => {
                     return Err(Rejection::Unknown.into());
                 }
-                Err(Failure::Lost { endpoint, why, .. }) => tried.push((endpoint, why)),
+                Failure::Lost { endpoint, why, .. } => tried.push((endpoint, why)),
             }
         }
-        Err(ClientError::Unreachable { tried })
+        match best {
+            Some(answer) => Ok(answer?),
+            None => Err(ClientError::Unreachable { tried }),
+        }
     }
 
     /// Changes something, once: the same write is sent again, to other endpoints too, whenever its reply is lost or no leader
@@ -142,22 +165,25 @@ impl Client {
     pub async fn change(&self, change: Change, limit: Duration) -> Result<Reply, ClientError> {
         let numbered = Numbered::begin(self);
         let call = Call::Write(numbered.write(change));
-        let until = Instant::now() + limit;
+        let begun = Instant::now();
+        let until = begun + limit;
         let mut may_be_applied = false;
         loop {
-            let each = until.min(Instant::now() + ATTEMPT);
-            let failure = match self.attempt(&call, each).await {
+            let asked = Instant::now();
+            let each = until.min(asked + ATTEMPT);
+            let failure = match self.attempt(&call, each, &BTreeSet::new()).await.map(|(_, answer)| answer) {
                 Ok(Err(Rejection::Unknown)) => {
                     may_be_applied = true;
                     Rejection::Unknown.into()
                 }
-                // Another node would not have as long for its search as this one had, and its silence would say less.
-                Ok(Err(no_leader @ Rejection::NoLeader { waited, .. }))
-                    if !may_be_applied && Instant::now() + waited > until =>
-                {
-                    return Err(no_leader.into());
+                Ok(Err(Rejection::NoLeader { waited: _, why })) => {
+                    let no_leader = Rejection::NoLeader { waited: begun.elapsed(), why };
+                    // The next node would not have time for its search, and its silence would say less.
+                    if !may_be_applied && Instant::now() + asked.elapsed() * 2 > until {
+                        return Err(no_leader.into());
+                    }
+                    no_leader.into()
                 }
-                Ok(Err(no_leader @ Rejection::NoLeader { .. })) => no_leader.into(),
                 Ok(answer) => return Ok(answer?),
                 Err(Failure::Protocol { endpoint, why }) => return Err(ClientError::Protocol { endpoint, why }),
                 Err(Failure::Unreachable(tried)) => ClientError::Unreachable { tried },
@@ -186,7 +212,7 @@ impl Client {
         let until = Instant::now() + self.dial_limit;
         let mut tried = Vec::new();
         for _ in 0..=self.endpoints.len() {
-            let (index, connection) = match self.connection(until).await {
+            let (index, connection) = match self.connection(until, &BTreeSet::new()).await {
                 Ok(found) => found,
                 Err(Failure::Unreachable(all)) => return Err(ClientError::Unreachable { tried: all }),
                 Err(_) => break,
@@ -215,15 +241,16 @@ impl Client {
         }
     }
 
-    async fn attempt(&self, call: &Call, until: Instant) -> Result<Answer, Failure> {
-        let (index, connection) = self.connection(until).await?;
+    /// Asks an endpoint that is not among those that were `asked`, and says which one.
+    async fn attempt(&self, call: &Call, until: Instant, asked: &BTreeSet<usize>) -> Result<(usize, Answer), Failure> {
+        let (index, connection) = self.connection(until, asked).await?;
         let endpoint = self.endpoints[index].clone();
-        let asked = timeout_at(until, async {
+        let answered = timeout_at(until, async {
             let mut reader = send(&connection, call).await?;
             reader.expect::<Answer>().await
         });
-        let failure = match asked.await {
-            Ok(Ok(answer)) => return Ok(answer),
+        let failure = match answered.await {
+            Ok(Ok(answer)) => return Ok((index, answer)),
             Ok(Err(FrameError::Codec(error))) => Failure::Protocol { endpoint, why: error.to_string() },
             Ok(Err(lost)) => {
                 let may_be_done = !connection.close_reason().is_some_and(|reason| quic::is_refusal(&reason));
@@ -243,30 +270,39 @@ impl Client {
         }
     }
 
-    async fn connection(&self, until: Instant) -> Result<(usize, Connection), Failure> {
+    async fn connection(&self, until: Instant, asked: &BTreeSet<usize>) -> Result<(usize, Connection), Failure> {
         let first = {
             let kept = lock(&self.kept);
             if let Some((index, connection)) = &kept.connection
                 && connection.close_reason().is_none()
+                && !asked.contains(index)
             {
                 return Ok((*index, connection.clone()));
             }
             kept.first
         };
-        let (index, connection) = self.race(first, until.min(Instant::now() + self.dial_limit)).await?;
+        // Whoever has an answer already waits less for another.
+        let limit = if asked.is_empty() { self.dial_limit } else { self.dial_limit.min(SECOND_DIAL) };
+        let (index, connection) = self.race(first, until.min(Instant::now() + limit), asked).await?;
         lock(&self.kept).connection = Some((index, connection.clone()));
         Ok((index, connection))
     }
 
-    /// Dials the endpoints in turn, the next one without waiting for the end of a silent one, and takes the first that answers.
-    async fn race(&self, first: usize, until: Instant) -> Result<(usize, Connection), Failure> {
+    /// Dials the endpoints in turn but for those that were `asked`, the next one without waiting for the end of a silent one, and
+    /// takes the first that answers.
+    async fn race(
+        &self,
+        first: usize,
+        until: Instant,
+        asked: &BTreeSet<usize>,
+    ) -> Result<(usize, Connection), Failure> {
         let all = self.endpoints.len();
         let begun = Instant::now();
         let name = any_node(self.identity.cluster());
         let socket = self.socket().map_err(|why| Failure::Unreachable(vec![("this machine".to_owned(), why)]))?;
         let mut race = JoinSet::new();
-        for turn in 0..all {
-            let index = (first + turn) % all;
+        let order = (0..all).map(|turn| (first + turn) % all).filter(|index| !asked.contains(index));
+        for (turn, index) in order.enumerate() {
             let (socket, endpoint, name) = (socket.clone(), self.endpoints[index].clone(), name.clone());
             let start = begun + STAGGER.saturating_mul(u32::try_from(turn).unwrap_or(u32::MAX));
             race.spawn(async move {
@@ -353,6 +389,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// After so long without an answer from one endpoint the next one is dialled beside it: far more than a round trip on a LAN.
 const STAGGER: Duration = Duration::from_millis(150);
+/// A node that found no leader has others asked after it for so long.
+const SECOND_OPINIONS: Duration = Duration::from_secs(5);
+/// An endpoint has this long to answer a dial where another one has given an answer, though a poor one.
+const SECOND_DIAL: Duration = Duration::from_secs(1);
 /// Most time for one attempt of a change: it may be repeated, so a node that hangs must not eat the whole limit.
 const ATTEMPT: Duration = Duration::from_secs(5);
 /// Between two attempts of a change: a leader is elected within some hundred milliseconds.

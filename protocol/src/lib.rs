@@ -16,6 +16,7 @@ pub mod codec;
 pub mod ids;
 pub mod message;
 pub mod rejection;
+pub mod role;
 pub mod session;
 pub mod spec;
 #[cfg(feature = "spec-files")]

@@ -1,5 +1,7 @@
 //! What clients ask of a node, and what they get.
 //!
+//! Which role may ask what is decided by the node that is asked, `pando-node`'s `api::permissions`.
+//!
 //! A client opens one stream for each request: one [`Call`] frame, then one [`Answer`] frame. [`Call::Events`] and
 //! [`Call::Logs`] answer with many frames, until the stream is finished.
 
@@ -43,7 +45,7 @@ impl Channel {
 /// What a client asks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
-    /// Changes something. Role: admin.
+    /// Changes something.
     Write(Write),
     /// Reads something.
     Read {
@@ -53,7 +55,6 @@ pub enum Call {
         freshness: Freshness,
     },
     /// Sends a signal to the process that runs at `path`. Not logged; what the process does then counts as its own doing.
-    /// Role: admin.
     Kill {
         /// The child.
         path: Path,
@@ -76,7 +77,7 @@ pub enum Call {
         /// Whether to go on with new ones as they are written.
         follow: bool,
     },
-    /// Moves leadership. Role: admin.
+    /// Moves leadership.
     Transfer {
         /// The node that should lead; `None`: the voter whose log is furthest.
         to: Option<NodeName>,
@@ -120,6 +121,29 @@ pub struct MembersChanged {
     pub members: Vec<MemberRow>,
 }
 
+impl Call {
+    /// Whether another node may know better than one that gave this answer: it found no leader, or nobody confirmed its view
+    /// though that was asked for. Nothing was done then, so the other one may be asked the same.
+    pub fn may_be_answered_better(&self, answer: &Answer) -> bool {
+        match (self, answer) {
+            (_, Err(Rejection::NoLeader { .. })) => true,
+            (Self::Read { freshness: Freshness::Linearizable, .. }, Ok(Reply::Found { view, .. })) => !view.confirmed,
+            _ => false,
+        }
+    }
+}
+
+/// Which of two answers of nodes that found no leader says more: one that shows anything, else the first.
+pub fn better(first: Answer, second: Answer) -> Answer {
+    match (&first, &second) {
+        (Err(_), Ok(_)) => second,
+        (Ok(Reply::Found { view: older, .. }), Ok(Reply::Found { view: newer, .. })) if newer.age_ms < older.age_ms => {
+            second
+        }
+        _ => first,
+    }
+}
+
 /// A change, with what makes a retry apply once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Write {
@@ -146,6 +170,14 @@ pub enum Change {
     Stop(Path),
     /// Stops and starts a member, with an empty budget and base backoff; clears a failed tree.
     Restart(Path),
+    /// Gives a node no work any more, and moves what runs there to other nodes as these have room. Outlives its restarts.
+    Drain(NodeName),
+    /// Gives a drained node work again. What has not left it yet stays.
+    Undrain(NodeName),
+    /// Forgets a node that has no session.
+    RemoveNode(NodeName),
+    /// Stops a member as [`Self::Stop`] does, and says wherever it is shown that it is dangerous to start.
+    Quarantine(Path),
 }
 
 /// What a change did.
@@ -184,6 +216,8 @@ pub enum DifferenceKind {
     Started,
     /// The operator stopped it.
     Stopped,
+    /// It is to move to another node.
+    Moved,
 }
 
 /// How fresh an answer must be.

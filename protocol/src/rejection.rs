@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{NodeName, Path, TreeName};
+use crate::role::Role;
 use crate::spec::SpecMistake;
 
 /// Why a request was refused. The text says what, why, and what to do. Variants are only ever appended.
@@ -65,11 +66,15 @@ pub enum Rejection {
         why: String,
     },
     /// The caller's certificate does not allow this.
-    #[error("this needs a certificate with the role {needed}, yours has {yours}: use another context or --identity")]
+    #[error(
+        "this needs a certificate with the role {needed}, yours has the role {yours}{}: name another one with --context or \
+         --identity; `pando certs` makes them where the CA is kept",
+        permission(.yours)
+    )]
     Forbidden {
-        /// The role that is needed.
+        /// The role that is needed; several with *or* between them.
         needed: String,
-        /// The role in the caller's certificate.
+        /// The role in the caller's certificate, as its word.
         yours: String,
     },
     /// A retry came so late that the cluster no longer knows whether it was applied.
@@ -78,7 +83,7 @@ pub enum Rejection {
     )]
     TooLateToTell,
     /// No leader could be reached in time; nothing is known to have been applied.
-    #[error("no leader was reached within {waited:?}: {why}")]
+    #[error("no leader was reached within {waited:.1?}: {why}")]
     NoLeader {
         /// How long it was tried.
         waited: Duration,
@@ -113,6 +118,14 @@ pub enum Rejection {
         /// Why, and what to do.
         why: String,
     },
+    /// The request does not fit the state of a node.
+    #[error("node {node} {why}")]
+    WrongNodeState {
+        /// The node.
+        node: NodeName,
+        /// Why, and what to do.
+        why: String,
+    },
     /// Who takes part in Raft was not changed.
     #[error("{name} was not {what}: {why}")]
     MembersNotChanged {
@@ -127,6 +140,10 @@ pub enum Rejection {
 
 fn did_you_mean(path: &Option<Path>) -> String {
     path.as_ref().map(|path| format!(" (did you mean {path}?)")).unwrap_or_default()
+}
+
+fn permission(role: &str) -> String {
+    Role::from_word(role).map(|role| format!(", which may {}", role.permission())).unwrap_or_default()
 }
 
 fn list(mistakes: &[SpecMistake]) -> String {

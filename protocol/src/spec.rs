@@ -60,6 +60,8 @@ pub struct SupervisorSpec {
     pub intensity: Intensity,
     /// Whether the end of significant children ends the supervisor. Default `never`.
     pub auto_shutdown: AutoShutdown,
+    /// Whether everything below it runs on one node and moves as one. Default true for the group strategies, else false.
+    pub colocate: bool,
     /// Its children, in start order. At least one.
     pub children: Vec<ChildSpec>,
 }
@@ -124,15 +126,25 @@ pub struct Command {
     pub args: Vec<String>,
 }
 
-/// What else restarts when one child does. The two group strategies are not built yet and are refused by [`TreeSpec::check`].
+/// What else restarts when one child does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Strategy {
-    /// Only the child that failed.
+    /// Only the child that failed. Children start in parallel.
     OneForOne,
-    /// All children.
+    /// All children, as a group: stopped in reverse order, then started in order, each after the one before is ready.
     OneForAll,
-    /// The child that failed and all after it.
+    /// The child that failed and all after it, as a group.
     RestForOne,
+}
+
+impl Strategy {
+    /// Whether the children stand and fall together: both strategies but `one_for_one`.
+    pub fn is_group(self) -> bool {
+        match self {
+            Self::OneForOne => false,
+            Self::OneForAll | Self::RestForOne => true,
+        }
+    }
 }
 
 /// When a child is restarted, as in OTP.

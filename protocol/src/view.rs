@@ -207,6 +207,10 @@ pub enum NodeState {
     Leaving,
     /// It has none.
     Down,
+    /// An operator drains it, and children are still to leave it.
+    Draining,
+    /// It is drained: nothing runs there, and it gets no work.
+    Drained,
 }
 
 /// The voters and the leader.

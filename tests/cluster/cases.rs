@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pando_protocol::cause::CauseClass;
 use pando_protocol::view::{State, Verdict};
-use pando_tests::cluster::{Cluster, SOON};
+use pando_tests::cluster::{Cluster, Options, SOON};
 use pando_tests::wait::wait_until;
 
 /// A child that writes a line with the time for each start, in milliseconds, then does `then`.
@@ -198,7 +198,7 @@ intensity = "unlimited"
 
 #[tokio::test(flavor = "multi_thread")]
 async fn t11_the_ladder_makes_nine_starts_and_the_root_shows_the_workers_own_cause() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::with(Options { http: true, ..Options::default() }).await;
     let starts_file = file(&cluster);
     let command = stamping(&starts_file, "echo out of ladders >&2; exit 7");
     cluster
@@ -224,6 +224,13 @@ command = {command}
     let worker = record[0].chain.last().expect("the worker");
     assert_eq!((worker.code, worker.stderr.trim()), (Some(7), "out of ladders"));
     assert_eq!(cluster.cli(&["wait", "/ladder", "--timeout", "5s"]).status.code(), Some(1));
+    for node in ["n1", "n2", "n3"] {
+        let ready = cluster.get(node, "/readyz").await.expect("an answer");
+        assert_eq!(ready.status, 503, "the readiness of the cluster fails: {ready:?}");
+        let why = "tree ladder has failed: /ladder: 3 crashes in 1 m, because /ladder/pool: 3 crashes in 1 m, because \
+                   /ladder/pool/worker: exit code 7";
+        assert!(ready.body.starts_with(why), "{ready:?}");
+    }
     // Cleared by an operator, it begins again with all its budgets.
     assert!(cluster.cli(&["restart", "/ladder"]).status.success());
     wait_until("nine more starts", SOON, async || starts(&starts_file).len(), |count| *count == 18).await;

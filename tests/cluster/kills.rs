@@ -97,6 +97,22 @@ fn kill(cluster: &mut Cluster, victim: Victim, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_guard_died_tells_the_cluster_that_nothing_is_left_before_it_ends() {
+    let mut cluster = Cluster::start().await;
+    cluster.apply(&spec(&cluster)).await;
+    cluster.whole("/t").await;
+    let before = cluster.row("/t/a").await;
+    let home = before.node.clone().expect("it runs").to_string();
+    kill(&mut cluster, Victim::Guard, &home);
+    let moved = |row: &pando_protocol::view::TreeRow| row.pid.is_some() && row.incarnation > before.incarnation;
+    wait_until("the child elsewhere", SOON, async || cluster.row("/t/a").await, moved).await;
+    let history = cluster.history("/t/a").await;
+    let last = history.last().expect("an ending");
+    assert!(last.cause.message.contains("its guard was lost (obituary)"), "{last:?}");
+    assert_eq!(overlap(&lives(&beats(&cluster, "a"))), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_is_stopped_for_longer_than_its_lease_finds_its_children_fenced_and_replaced() {
     let mut cluster = Cluster::start().await;
     cluster.apply(&spec(&cluster)).await;

@@ -8,6 +8,7 @@
 //!
 //! Dropped, it kills every node and checks that nothing with a mark of it is left.
 
+mod http;
 mod node;
 
 use std::collections::BTreeMap;
@@ -16,7 +17,7 @@ use std::path::{Path as FilePath, PathBuf};
 use std::process::Output;
 use std::time::Duration;
 
-use pando_protocol::client::certs::Authority;
+use pando_protocol::client::certs::{Authority, CERTIFICATE_VALIDITY};
 use pando_protocol::client::identity::{Identity, Role};
 use pando_protocol::client::{Client, ClientError};
 use pando_protocol::ids::{NodeName, Path};
@@ -25,6 +26,7 @@ use pando_protocol::spec_file::{self, Format};
 use pando_protocol::view::{ClusterRow, EventRow, Explanation, HistoryRow, NodeRow, TreeRow};
 use tempfile::TempDir;
 
+pub use http::Answer;
 pub use node::{NodeProcess, marked_processes, send};
 
 use crate::programs;
@@ -44,13 +46,18 @@ pub struct Options {
     pub flags: Vec<String>,
     /// Where the nodes answer, in their order; empty: on free ports of 127.0.0.1.
     pub addresses: Vec<String>,
+    /// How long the certificates of the nodes are valid.
+    pub validity: Duration,
+    /// Whether every node serves health and metrics, on a free port of 127.0.0.1.
+    pub http: bool,
     /// What stands before the command of a node, by its name: it must become that command (`nsenter …`).
     pub prefix: fn(&str) -> Vec<String>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { voters: 3, agents: 0, flags: Vec::new(), addresses: Vec::new(), prefix: |_| Vec::new() }
+        let (flags, addresses, validity) = (Vec::new(), Vec::new(), CERTIFICATE_VALIDITY);
+        Self { voters: 3, agents: 0, flags, addresses, validity, http: false, prefix: |_| Vec::new() }
     }
 }
 
@@ -82,6 +89,7 @@ impl Cluster {
     pub fn prepare(options: &Options) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let authority = Authority::create_or_load(&folder.path().join("ca"), "test").expect("an authority");
+        let authority = authority.with_validity(options.validity);
         let names: Vec<NodeName> = (1..=options.voters + options.agents).map(|n| name(&format!("n{n}"))).collect();
         let mut addresses = options.addresses.clone();
         addresses.extend(names.iter().skip(addresses.len()).map(|_| free_address("127.0.0.1")));
@@ -93,10 +101,14 @@ impl Cluster {
             authority.issue(name, Role::Node, &home.join("identity")).expect("a certificate");
             let mut node = NodeProcess::new(name.clone(), home, address.clone(), &voters, options.flags.clone());
             node.set_prefix((options.prefix)(name.as_str()));
+            if options.http {
+                node.set_http(free_address("127.0.0.1"));
+            }
             node.start();
             nodes.insert(name.clone(), node);
         }
         let admin = folder.path().join("admin");
+        let authority = authority.with_validity(CERTIFICATE_VALIDITY);
         authority.issue(&name("admin"), Role::Admin, &admin).expect("a certificate");
         let client = client(&admin, addresses);
         Self { folder, nodes, client }
@@ -146,6 +158,18 @@ impl Cluster {
         self.nodes[&name(node)].address()
     }
 
+    /// What a node answers over HTTP; an error where nobody answers.
+    ///
+    /// # Errors
+    /// What the connection says.
+    ///
+    /// # Panics
+    /// Where the node serves none: see [`Options::http`].
+    pub async fn get(&self, node: &str, path: &str) -> std::io::Result<Answer> {
+        let address = self.nodes[&name(node)].http().unwrap_or_else(|| panic!("{node} serves no HTTP"));
+        http::get(address, path).await
+    }
+
     /// The processes of children that run on a node.
     pub fn children(&self, node: &str) -> Vec<u32> {
         self.nodes[&name(node)].mark().map(|mark| marked_processes(&mark)).unwrap_or_default()
@@ -161,6 +185,14 @@ impl Cluster {
         let mut node = NodeProcess::new(agent.clone(), home, free_address("127.0.0.1"), voters, flags);
         node.start();
         self.nodes.insert(agent, node);
+    }
+
+    /// Makes an identity with this role, and gives its folder.
+    pub fn issue(&self, holder: &str, role: Role) -> PathBuf {
+        let authority = Authority::create_or_load(&self.folder.path().join("ca"), "test").expect("an authority");
+        let folder = self.folder.path().join(holder);
+        authority.issue(&name(holder), role, &folder).expect("a certificate");
+        folder
     }
 
     /// Runs `pando` with these words, its own PANDO_HOME, and this cluster as endpoints.

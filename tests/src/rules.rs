@@ -12,6 +12,7 @@ pub mod copies;
 pub mod coverage;
 pub mod dice;
 pub mod generator;
+pub mod groups;
 pub mod healing;
 pub mod ledger;
 pub mod payers;

@@ -2,8 +2,14 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 
+use std::time::Duration;
+
+use pando_protocol::message::Change;
 use pando_supervision::mutation::{Mutation, with_mutation};
+use pando_supervision::{Command, Done, EventKind, Stamp, apply};
 use pando_tests::rules::generator;
+use pando_tests::rules::specs::{path, permanent, tree};
+use pando_tests::rules::world::World;
 
 /// Commands of one sequence.
 const COMMANDS: usize = 200;
@@ -49,4 +55,34 @@ fn every_broken_rule_is_noticed() {
         }
     }
     assert!(survivors.is_empty(), "these broken rules were not noticed in {BOUND} sequences: {survivors:?}");
+}
+
+#[test]
+fn a_rule_that_panics_on_what_is_due_takes_no_command_and_no_other_delay_with_it() {
+    let mut world = World::new(&["n1"]);
+    world.apply(&tree("t", |_| {}, vec![permanent("a0"), permanent("b")]));
+    // Delays that a lost node had begun are waited out by the cluster.
+    world.crash("/t/a0", 1);
+    world.crash("/t/b", 1);
+    world.lose("n1");
+    world.rejoin("n1");
+    let mut cluster = world.sim.cluster.clone();
+    assert_eq!(cluster.timers.len(), 2, "both wait: {:?}", cluster.timers);
+    let mut other = cluster.clone();
+    let stamp = Stamp { at: cluster.head.now + Duration::from_secs(60), wall: 1 };
+
+    let applied = with_mutation(Mutation::DelayPanics, || apply(&mut cluster, stamp, Command::RaiseRules(2)));
+    assert_eq!(applied.outcome, Ok(Done::Rules(2)));
+    let alerts = applied.events.iter().filter(|event| event.kind == EventKind::RulePanicked);
+    assert_eq!(alerts.map(|event| event.path.clone()).collect::<Vec<_>>(), [Some(path("/t/a0"))]);
+    assert!(cluster.run(&path("/t/b")).is_some() && cluster.run(&path("/t/a0")).is_none());
+    let again = with_mutation(Mutation::DelayPanics, || apply(&mut cluster.clone(), stamp, Command::Tick));
+    assert_eq!(again.events, [], "it is not due again");
+    let elsewhere = with_mutation(Mutation::DelayPanics, || apply(&mut other, stamp, Command::RaiseRules(2)));
+    assert!(other == cluster && elsewhere == applied, "every voter drops the same");
+
+    // As the event tells an operator.
+    let restart = world.sim.write(77, Change::Restart(path("/t/a0")));
+    assert!(apply(&mut cluster, stamp, Command::Write(restart)).outcome.is_ok());
+    assert!(cluster.run(&path("/t/a0")).is_some());
 }

@@ -65,6 +65,29 @@ fn requests_that_are_granted_late_leave_no_sessions_behind_and_are_no_losses() {
 }
 
 #[test]
+fn a_session_that_its_runner_never_began_is_no_loss_and_what_was_assigned_under_it_is_placed_again() {
+    let mut world = world();
+    let before = world.run("/t/a").expect("it runs").clone();
+    world.lose("n2");
+    world.lose("n1");
+    let granted_late = world.sim.request(&node("n1"), vec![]).expect("a known node");
+    let Ok(Done::Granted(session)) = world.command(Command::GrantSession(granted_late)).outcome else { panic!() };
+    let unborn = world.run("/t/a").expect("assigned at once").clone();
+    assert_eq!((unborn.session, unborn.incarnation > before.incarnation), (session, true));
+    let (losses, lost) = (world.sim.cluster.nodes[&node("n1")].losses, world.member("/t/a").node_losses.clone());
+    let left = Command::Observe { node: node("n1"), session, number: 1, observation: Observation::Left };
+    assert_eq!(world.command(left).outcome, Ok(Done::Observed(1)));
+    let n1 = &world.sim.cluster.nodes[&node("n1")];
+    assert_eq!((n1.losses, n1.sessions.len(), n1.current), (losses, 0, None));
+    assert_eq!(world.member("/t/a").node_losses, lost);
+    assert_eq!(world.last("/t/a").cause.message, "stopped before it started");
+    assert_eq!(world.row("/t/a").state, State::Waiting);
+    world.rejoin("n1");
+    world.settle();
+    assert!(world.is_ready("/t/a"));
+}
+
+#[test]
 fn a_session_ends_once_by_obituary_or_lease() {
     for (proof, text) in [
         (EndProof::Obituary("process died".into()), "n1 lost: process died (obituary) · /t/a"),

@@ -200,3 +200,27 @@ fn time_spent_stopping_is_no_time_up() {
         assert_eq!(world.sim.now - before, expected);
     }
 }
+
+#[test]
+fn charged_restarts_are_counted_by_what_ended_the_member() {
+    let mut world = World::new(&["n1", "n2"]);
+    let own = process("a", |_, process| process.intensity = Some(budget(2, 60)));
+    world.apply(&tree(
+        "t",
+        |root| root.intensity = budget(9, 60),
+        vec![nested("pool", |_, pool| pool.intensity = budget(2, 60), vec![own])],
+    ));
+    world.crash("/t/pool/a", 0);
+    world.advance_to_run("/t/pool/a");
+    world.crash_times("/t/pool/a", 2);
+    // Its own account is spent by then: that is told in the cause, and is not what ended it.
+    let counted = |world: &World, path: &str| {
+        world.member(path).restarts.iter().map(|(class, count)| (*class, *count)).collect::<Vec<_>>()
+    };
+    assert_eq!(counted(&world, "/t/pool/a"), [(CauseClass::Normal, 1), (CauseClass::Crash, 2)]);
+    assert_eq!((world.row("/t/pool/a").restarts, counted(&world, "/t/pool")), (3, vec![]));
+    world.lose("n1");
+    assert_eq!(world.row("/t/pool/a").restarts, 3, "a loss is no charged restart");
+    world.crash_times("/t/pool/a", 6);
+    assert_eq!(counted(&world, "/t/pool"), [(CauseClass::Escalated, 1)]);
+}

@@ -55,6 +55,10 @@ fn changes() -> Vec<Change> {
         Change::Start(path()),
         Change::Stop(path()),
         Change::Restart(path()),
+        Change::Drain(node()),
+        Change::Undrain(node()),
+        Change::RemoveNode(node()),
+        Change::Quarantine(path()),
     ]);
     changes
 }
@@ -168,6 +172,7 @@ pub fn trees() -> Vec<TreeSpec> {
         strategy: Strategy::RestForOne,
         intensity: Intensity::Unlimited,
         auto_shutdown: AutoShutdown::AllSignificant,
+        colocate: true,
         children: children.clone(),
     };
     children.push(child(Work::Supervisor(inner)));
@@ -317,6 +322,7 @@ fn tree(children: Vec<ChildSpec>) -> TreeSpec {
         strategy: Strategy::OneForOne,
         intensity: Intensity::default(),
         auto_shutdown: AutoShutdown::Never,
+        colocate: false,
         children,
     };
     TreeSpec { name: "t".parse().unwrap(), root }

@@ -10,6 +10,7 @@ use pando_protocol::ids::Path;
 use pando_protocol::message::{Change, Freshness};
 use pando_protocol::spec::TreeSpec;
 use pando_protocol::spec_file::{self, Format, MAX_FILE, SpecFileError};
+use tokio::time::Instant;
 
 use crate::connection::{Connection, Reading, with};
 use crate::context::Target;
@@ -27,7 +28,7 @@ pub struct Apply {
     /// Return when everything that should run is ready; fails when the tree fails
     #[arg(long)]
     wait: bool,
-    /// How long --wait waits
+    /// How long --wait waits, from the start of the command
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = human::parse_duration)]
     timeout: Duration,
 }
@@ -47,13 +48,17 @@ impl Apply {
 
     async fn apply(&self, connection: &Connection, spec: TreeSpec) -> Result<(), Failure> {
         let root = Path::root(&spec.name);
-        let changed = connection.change(Change::Apply(spec)).await?;
+        let begun = Instant::now();
+        let changed = match self.wait {
+            true => connection.change_within(Change::Apply(spec), self.timeout).await?,
+            false => connection.change(Change::Apply(spec)).await?,
+        };
         let same = format!("{root} is so already: nothing was changed");
         output::emit(&differences::render(&changed.differences, &same, output::wants_colour()))?;
         if !self.wait {
             return Ok(());
         }
-        let settled = waiting::until_whole(connection, &root, self.timeout).await?;
+        let settled = waiting::until_whole(connection, &root, begun, self.timeout).await?;
         output::emit(&format!("{root} is whole: {} of {} ready\n", settled.ready, settled.configured))
     }
 }

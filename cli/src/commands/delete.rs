@@ -6,6 +6,7 @@ use clap::Args;
 use pando_protocol::ids::{Path, TreeName};
 use pando_protocol::message::{Change, Freshness};
 use pando_protocol::rejection::Rejection;
+use tokio::time::Instant;
 
 use crate::arguments::tree_name;
 use crate::connection::{Connection, unconfirmed, with};
@@ -23,7 +24,7 @@ pub struct Delete {
     /// Return when its last process is gone
     #[arg(long)]
     wait: bool,
-    /// How long --wait waits
+    /// How long --wait waits, from the start of the command
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = human::parse_duration)]
     timeout: Duration,
 }
@@ -36,19 +37,22 @@ impl Delete {
     pub async fn run(self, target: &Target) -> Result<(), Failure> {
         with(target, async |connection| {
             let root = Path::root(&self.tree);
-            connection.change(Change::Delete(self.tree.clone())).await?;
+            let change = Change::Delete(self.tree.clone());
+            let begun = Instant::now();
             if !self.wait {
+                connection.change(change).await?;
                 return output::emit(&format!("{root} is being deleted\n"));
             }
-            until_gone(connection, &root, self.timeout).await?;
+            connection.change_within(change, self.timeout).await?;
+            until_gone(connection, &root, begun, self.timeout).await?;
             output::emit(&format!("{root} is gone\n"))
         })
         .await
     }
 }
 
-async fn until_gone(connection: &Connection, root: &Path, limit: Duration) -> Result<(), Failure> {
-    waiting::until(&format!("{root} to be gone"), limit, async || {
+async fn until_gone(connection: &Connection, root: &Path, begun: Instant, limit: Duration) -> Result<(), Failure> {
+    waiting::until(&format!("{root} to be gone"), begun, limit, async || {
         let read = match connection.tree(Some(root.clone()), Freshness::Linearizable).await {
             Ok(read) => read,
             Err(failure) if says_gone(&failure) => return Ok(Look::There(())),

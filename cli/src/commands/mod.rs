@@ -3,6 +3,7 @@
 pub mod apply;
 pub mod certs;
 pub mod cluster;
+pub mod completions;
 pub mod delete;
 pub mod dev;
 pub mod diff;
@@ -11,7 +12,9 @@ pub mod explain;
 pub mod history;
 pub mod kill;
 pub mod logs;
+pub mod man;
 pub mod node;
+pub mod quarantine;
 pub mod restart;
 pub mod start;
 pub mod status;

@@ -9,6 +9,10 @@ use crate::context::Target;
 use crate::exit::Failure;
 use crate::output::{self, Cell, Format, Style, Table};
 
+mod drain;
+mod remove;
+mod undrain;
+
 /// The nodes of the cluster
 #[derive(Debug, Args)]
 pub struct Node {
@@ -23,15 +27,23 @@ enum NodeVerb {
         #[command(flatten)]
         reading: Reading,
     },
+    Drain(drain::Drain),
+    Undrain(undrain::Undrain),
+    Remove(remove::Remove),
 }
 
 impl Node {
     /// Does what was asked of the nodes.
     ///
     /// # Errors
-    /// The cluster cannot be reached.
+    /// The cluster refuses it or cannot be reached.
     pub async fn run(self, target: &Target) -> Result<(), Failure> {
-        let NodeVerb::Ls { reading } = self.verb;
+        let reading = match self.verb {
+            NodeVerb::Ls { reading } => reading,
+            NodeVerb::Drain(drain) => return drain.run(target).await,
+            NodeVerb::Undrain(undrain) => return undrain.run(target).await,
+            NodeVerb::Remove(remove) => return remove.run(target).await,
+        };
         let read = with(target, async |connection| connection.nodes(reading.freshness()).await).await?;
         match reading.output {
             Format::Table => output::emit(&render(&read.value, output::wants_colour()))?,
@@ -60,6 +72,8 @@ fn cells(row: &NodeRow) -> [Cell; 10] {
         NodeState::Up => ("up", Style::Green),
         NodeState::Leaving => ("leaving", Style::Yellow),
         NodeState::Down => ("down", Style::Red),
+        NodeState::Draining => ("draining", Style::Yellow),
+        NodeState::Drained => ("drained", Style::Yellow),
     };
     [
         name.as_str().into(),

@@ -64,14 +64,19 @@ fn weakest([first, second, third]: [ViewAge; 3]) -> ViewAge {
 }
 
 fn render(glance: &Glance, colour: bool) -> String {
-    let Glance { cluster, nodes, trees, view: _ } = glance;
-    let up = nodes.iter().filter(|node| node.state == NodeState::Up).count();
+    let Glance { cluster, nodes, trees, view } = glance;
+    let up = nodes.iter().filter(|node| !matches!(node.state, NodeState::Down | NodeState::Leaving)).count();
     let leader = match &cluster.leader {
         Some(leader) => format!("leader {leader}"),
         None => Style::Red.paint("no leader", colour),
     };
+    // Who is up may be long past then.
+    let age = match view.confirmed {
+        true => String::new(),
+        false => format!("; view of {}, {} old", view.answered_by, human::millis(view.age_ms)),
+    };
     let head = format!(
-        "cluster {}: {leader}, {up} of {} up, {}\n",
+        "cluster {}: {leader}, {up} of {} up, {}{age}\n",
         cluster.cluster,
         human::count(nodes.len() as u64, "node"),
         human::count(trees.len() as u64, "tree")
@@ -132,6 +137,11 @@ TREE     VERDICT  STATE    READY   RESTARTS
 no node has joined yet
 ";
         assert_eq!(render(&glance, false), expected);
+        let stale = render(&Glance { view: view(false, 12_000), ..glance }, false);
+        assert!(
+            stale.starts_with("cluster grove: leader n2, 0 of 0 nodes up, 2 trees; view of n1, 12 s old\n"),
+            "{stale}"
+        );
     }
 
     #[test]

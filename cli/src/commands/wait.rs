@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use pando_protocol::ids::Path;
+use tokio::time::Instant;
 
 use crate::connection::with;
 use crate::context::Target;
@@ -30,7 +31,9 @@ impl Wait {
     /// The tree fails, the time is over, or the cluster cannot be reached.
     pub async fn run(self, target: &Target) -> Result<(), Failure> {
         let Self { path, timeout } = self;
-        let settled = with(target, async |connection| waiting::until_whole(connection, &path, timeout).await).await?;
+        let begun = Instant::now();
+        let settled =
+            with(target, async |connection| waiting::until_whole(connection, &path, begun, timeout).await).await?;
         output::emit(&format!("{path} is whole: {} of {} ready\n", settled.ready, settled.configured))
     }
 }

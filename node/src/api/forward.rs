@@ -21,7 +21,7 @@ pub(super) enum Forwarded {
     /// The leader answered.
     Answered(Answer),
     /// Nobody did in time. Whether the call ever reached a leader, and what was seen last.
-    TimedOut { was_sent: bool, last_seen: String },
+    TimedOut { was_sent: bool, waited: Duration, last_seen: String },
 }
 
 /// What became of a call on the node that should lead.
@@ -44,15 +44,26 @@ enum Tried {
 
 impl Api {
     /// Has the leader answer `call`, wherever it is: tried again with each new leader until `limit`, so only for calls that
-    /// may be applied again.
-    pub(super) async fn to_leader(&self, control: &Control<TokioRuntime>, call: &Call, limit: Duration) -> Forwarded {
-        let end = Instant::now() + limit;
+    /// may be applied again. Given up after `search` already where it was sent to nobody.
+    pub(super) async fn to_leader(
+        &self,
+        control: &Control<TokioRuntime>,
+        call: &Call,
+        search: Duration,
+        limit: Duration,
+    ) -> Forwarded {
+        let begun = Instant::now();
+        let end = begun + limit;
         let (mut was_sent, mut last_seen) = (false, "no leader is known here".to_owned());
-        while Instant::now() < end {
+        loop {
+            let left = (if was_sent { limit } else { search }).saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return Forwarded::TimedOut { was_sent, waited: begun.elapsed(), last_seen };
+            }
             let tried = if control.leads() {
                 self.act_proven(control, call, end).await
             } else {
-                match control.leader_within(end - Instant::now()).await {
+                match control.leader_within(left).await {
                     Some(leader) if leader.name == self.own => Tried::NotDone("this node is about to lead".into()),
                     Some(leader) => self.ask(control, &leader, call, end).await,
                     None => Tried::NotDone(last_seen.clone()),
@@ -68,7 +79,6 @@ impl Api {
             }
             sleep(PAUSE).await;
         }
-        Forwarded::TimedOut { was_sent, last_seen }
     }
 
     /// Asks another node as the leader, and gives up as soon as yet another one leads.

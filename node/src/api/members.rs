@@ -18,10 +18,10 @@ impl Api {
     /// Has the leader change the members. What is so already is done, so it is asked of each new leader again.
     pub(super) async fn change_members(&self, change: MemberChange) -> Answer {
         let Some(control) = &self.control else { return Err(no_leader(CHANGE_LIMIT, "an agent holds no state")) };
-        match self.to_leader(control, &Call::Members(change), CHANGE_LIMIT).await {
+        match self.to_leader(control, &Call::Members(change), CHANGE_LIMIT, CHANGE_LIMIT).await {
             Forwarded::Answered(answer) => answer,
             Forwarded::TimedOut { was_sent: true, .. } => Err(Rejection::Unknown),
-            Forwarded::TimedOut { was_sent: false, last_seen } => Err(no_leader(CHANGE_LIMIT, &last_seen)),
+            Forwarded::TimedOut { was_sent: false, waited, last_seen } => Err(no_leader(waited, &last_seen)),
         }
     }
 

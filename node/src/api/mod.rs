@@ -1,18 +1,20 @@
 //! Answers clients, on whichever node they ask.
 //!
 //! ```text
-//!   client ──► [serve] ── role ──┬─ write ──► the leader: here, or over there     ──► proposer
-//!                                ├─ read  ──► the leader's state after a proof, or ours, labelled
-//!                                ├─ events, logs: streams
-//!                                └─ kill, transfer
-//!   one that is no voter holds no state, or an old one: it passes the call on to a voter
+//!   client ──► [serve] ── permissions ──┬─ write ──► the leader: here, or over there     ──► proposer
+//!                                       ├─ read  ──► the leader's state after a proof, or ours, labelled
+//!                                       ├─ events, logs: streams
+//!                                       └─ kill, transfer, members
+//!   one that is no voter, or has not applied its log yet, holds no state, or an old one: it passes the call on to a voter
 //! ```
 //!
 //! Decides nothing about supervision; the rules do.
 
+mod confirm;
 mod forward;
 mod members;
 mod operate;
+mod permissions;
 mod read;
 mod relay;
 mod serve;
@@ -22,8 +24,10 @@ mod write;
 use openraft::impls::TokioRuntime;
 use pando_protocol::ids::NodeName;
 
+pub use self::permissions::may_open;
 use crate::control::Control;
 use crate::directory::Directory;
+use crate::freshness::Freshness;
 use crate::local::LocalChildren;
 use crate::transport::Peers;
 
@@ -35,6 +39,8 @@ pub struct Api {
     pub cluster: String,
     /// The replicated state; `None` on an agent.
     pub control: Option<Control<TokioRuntime>>,
+    /// How fresh that is; `None` on an agent.
+    pub freshness: Option<Freshness>,
     /// The ways to other nodes.
     pub peers: Peers,
     /// The voters.
@@ -44,14 +50,18 @@ pub struct Api {
 }
 
 impl Api {
+    /// Whether this node answers from its own state: it is a voter, and has a membership applied. One that is no voter holds
+    /// no state, or one that may be old for good. One that knows no members yet, because its folder is new or its log is not
+    /// applied, has an empty state that says nothing of the cluster.
+    fn holds_state(&self) -> bool {
+        self.control.as_ref().is_some_and(|control| {
+            control.votes() && control.published.borrow().membership.membership().voter_ids().next().is_some()
+        })
+    }
+
     /// Whether a node belongs to the cluster: a voter or learner, or one with a session. An agent knows the members only.
     pub fn knows(&self, node: &NodeName) -> bool {
         let has_session = |control: &Control<TokioRuntime>| control.published.borrow().cluster.nodes.contains_key(node);
         self.directory.knows(node) || self.control.as_ref().is_some_and(has_session)
-    }
-
-    /// Whether this node answers from its own state.
-    fn votes(&self) -> bool {
-        self.control.as_ref().is_some_and(Control::votes)
     }
 }

@@ -8,6 +8,7 @@ use pando_protocol::message::{Answer, Call, Channel, Found, Freshness, Query, Re
 use pando_protocol::rejection::Rejection;
 use pando_protocol::spec::Signal;
 use pando_protocol::view::Kind;
+use tokio::time::Instant;
 
 use super::Api;
 use super::forward::Forwarded;
@@ -26,9 +27,22 @@ impl Api {
     pub(super) async fn kill(&self, path: Path, signal: Signal) -> Answer {
         let Some(control) = &self.control else { return Err(no_leader(SIGNAL_LIMIT, "an agent holds no state")) };
         // By the leader's state where it can be had: this node may not have heard yet of what a client saw there.
-        let row = match self.read(Query::Tree(Some(path.clone())), Freshness::Linearizable).await? {
-            Reply::Found { found: Found::Tree(rows), .. } => rows.into_iter().find(|row| row.path == path),
-            _ => None,
+        let asked = Instant::now();
+        let (row, confirmed) = match self.read(Query::Tree(Some(path.clone())), Freshness::Linearizable).await? {
+            Reply::Found { found: Found::Tree(rows), view } => {
+                (rows.into_iter().find(|row| row.path == path), view.confirmed)
+            }
+            _ => (None, false),
+        };
+        let refuse = |path: Path, why: String| {
+            if confirmed {
+                return Rejection::WrongState { path, why };
+            }
+            // What the last known state says of it may be long past, and so may where it runs.
+            no_leader(
+                asked.elapsed(),
+                &format!("nobody can say where {path} runs now: by the last known state it {why}"),
+            )
         };
         let is_supervisor = row.as_ref().is_some_and(|row| row.kind == Kind::Supervisor);
         let Some(node) = row.and_then(|row| row.node) else {
@@ -39,7 +53,7 @@ impl Api {
             } else {
                 format!("has no process that runs now: `pando explain {path}` says why")
             };
-            return Err(Rejection::WrongState { path, why });
+            return Err(refuse(path, why));
         };
         let sent = if node == self.own {
             self.children
@@ -64,7 +78,7 @@ impl Api {
             Ok((incarnation, pid)) => Ok(Reply::Killed { incarnation, node, pid }),
             Err(why) => {
                 let why = format!("was not signalled on {node}: {why}; `pando tree` shows where it runs now");
-                Err(Rejection::WrongState { path, why })
+                Err(refuse(path, why))
             }
         }
     }
@@ -72,9 +86,9 @@ impl Api {
     /// Moves leadership, wherever it is now.
     pub(super) async fn transfer(&self, to: Option<NodeName>) -> Answer {
         let Some(control) = &self.control else { return Err(no_leader(TRANSFER_LIMIT, "an agent holds no state")) };
-        match self.to_leader(control, &Call::Transfer { to }, TRANSFER_LIMIT).await {
+        match self.to_leader(control, &Call::Transfer { to }, TRANSFER_LIMIT, TRANSFER_LIMIT).await {
             Forwarded::Answered(answer) => answer,
-            Forwarded::TimedOut { last_seen, .. } => Err(no_leader(TRANSFER_LIMIT, &last_seen)),
+            Forwarded::TimedOut { waited, last_seen, .. } => Err(no_leader(waited, &last_seen)),
         }
     }
 

@@ -26,7 +26,7 @@ impl Api {
         let asked = tokio::time::Instant::now();
         if freshness == Freshness::Linearizable {
             let call = Call::Read { query: query.clone(), freshness };
-            if let Forwarded::Answered(answer) = self.to_leader(control, &call, READ_LIMIT).await {
+            if let Forwarded::Answered(answer) = self.to_leader(control, &call, READ_LIMIT, READ_LIMIT).await {
                 return answer;
             }
         }
@@ -88,11 +88,17 @@ impl Api {
     }
 
     fn view(&self, control: &Control<TokioRuntime>, confirmed: bool) -> ViewAge {
-        let leadership = control.leadership.borrow();
-        let age = leadership.without_since.map_or(Duration::ZERO, |since| since.elapsed());
+        let leadership = control.leadership.borrow().clone();
+        let mut age = leadership.without_since.map_or(Duration::ZERO, |since| since.elapsed());
+        let mut leader = leadership.leader.map(|leader| leader.name);
+        // A leader that lost its majority takes itself for one, and whoever follows it does too.
+        let seen = self.freshness.as_ref().map(crate::freshness::Freshness::seen);
+        if let Some(seen) = seen.filter(|seen| !confirmed && seen.leader.is_none()) {
+            (age, leader) = (age.max(seen.age()), None);
+        }
         ViewAge {
             answered_by: self.own.clone(),
-            leader: leadership.leader.as_ref().map(|leader| leader.name.clone()),
+            leader,
             confirmed,
             age_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
         }
@@ -100,17 +106,15 @@ impl Api {
 }
 
 /// The state with its time carried on to now, as the next stamp would: uptimes and rates would stand still otherwise, since an
-/// idle cluster stamps only every 10 s. While no leader is known no time passes for the cluster.
+/// idle cluster stamps only every 10 s. It stands still from when no leader is known.
 fn as_of_now(control: &Control<TokioRuntime>) -> Cluster {
-    let has_leader = control.leadership.borrow().leader.is_some();
+    let until = control.leadership.borrow().without_since.unwrap_or_else(Instant::now);
     // Not both at once: whoever holds one and waits for the other may wait for ever behind a writer.
     let (mut cluster, at) = {
         let published = control.published.borrow();
         (published.cluster.clone(), published.at)
     };
-    if has_leader {
-        cluster.head.now += at.elapsed();
-    }
+    cluster.head.now += if until > at { until - at } else { Duration::ZERO };
     cluster
 }
 

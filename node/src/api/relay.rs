@@ -1,14 +1,17 @@
-//! The api of a node that is no voter: it holds no state, or none that is kept up, so a voter answers.
+//! The api of a node that holds no state, or none that is kept up: a voter answers.
 
 use std::time::Duration;
 
 use bytes::Bytes;
+use pando_protocol::client::frames::FrameWriter;
+use pando_protocol::codec::{self, FRAME_LIMIT};
 use pando_protocol::ids::NodeName;
-use pando_protocol::message::{Answer, Call, Channel, Item};
+use pando_protocol::message::{Answer, Call, Channel, Item, better};
 use pando_protocol::rejection::Rejection;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::Api;
+use super::serve::refuse;
 use super::write::no_leader;
 use crate::transport::{IncomingStream, Lane};
 
@@ -18,31 +21,63 @@ const DIAL_LIMIT: Duration = Duration::from_secs(1);
 /// A voter has this long to begin to answer a read; it answers without a leader after 2 s.
 const READ_LIMIT: Duration = Duration::from_secs(4);
 
+/// After this no further voter is asked where one has answered that it finds no leader: the client waits.
+const SEARCH_LIMIT: Duration = Duration::from_secs(5);
+
 enum Passed {
     /// The client has what there was, or is gone.
     On,
+    /// This voter found no leader: another may know better.
+    Unsure(Poor),
     /// This voter answered nothing: another may be asked.
     Nothing,
 }
 
+/// What a voter that finds no leader says.
+enum Poor {
+    Answer(Answer),
+    Item(Item),
+}
+
 impl Api {
-    /// Passes a call on to the first voter that takes it, and its answer back, frame by frame.
+    /// Passes a call on to the first voter that finds a leader, and its answer back, frame by frame; where none does, the best
+    /// that any of them said.
     pub(super) async fn relay(&self, call: Call, mut stream: IncomingStream) {
+        let begun = Instant::now();
+        let mut best: Option<Poor> = None;
         let voters = self.directory.voters();
         for (name, address) in voters.iter().filter(|(name, _)| **name != self.own) {
             match self.pass_on(&call, name, address, &mut stream).await {
                 Passed::On => return stream.writer.finish(),
+                Passed::Unsure(poor) => {
+                    best = Some(match (best, poor) {
+                        (Some(Poor::Answer(before)), Poor::Answer(answer)) => Poor::Answer(better(before, answer)),
+                        (Some(before), _) => before,
+                        (None, poor) => poor,
+                    });
+                    if begun.elapsed() >= SEARCH_LIMIT {
+                        break;
+                    }
+                }
                 Passed::Nothing => {}
             }
         }
-        match call {
-            Call::Logs { path, tail, follow } => {
+        match (best, call) {
+            (Some(poor), _) => say(&mut stream.writer, poor, begun.elapsed()).await,
+            (None, Call::Logs { path, tail, follow }) => {
                 let note = "no voter answers this node: only what it wrote itself is shown";
                 _ = stream.writer.send(&Item::Note(note.into())).await;
                 self.stream_logs(path, tail, follow, stream).await;
             }
-            call => self.nobody(call, stream).await,
+            (None, call) => self.nobody(call, begun.elapsed(), stream).await,
         }
+    }
+
+    /// Answers another node, which asks the other voters itself: what was passed on is not passed on again, so that it never
+    /// goes in a circle.
+    pub(super) async fn newcomer(&self, call: Call, stream: IncomingStream) {
+        let why = format!("{} holds no state of the cluster, or none that is kept up", self.own);
+        refuse(&call, no_leader(Duration::ZERO, &why), stream).await;
     }
 
     async fn pass_on(&self, call: &Call, name: &NodeName, address: &str, stream: &mut IncomingStream) -> Passed {
@@ -52,6 +87,7 @@ impl Api {
             return Passed::Nothing;
         }
         writer.finish();
+        let is_stream = matches!(call, Call::Events { .. } | Call::Logs { .. });
         // A signal and a transfer are done once at most; the others may be asked again: a write carries its number.
         let (may_ask_another, limit) = match call {
             Call::Read { .. } => (true, Some(READ_LIMIT)),
@@ -68,12 +104,17 @@ impl Api {
                 () = &mut gone => return Passed::On,
                 body = reader.next_body() => match body {
                     Ok(Some(body)) => body,
+                    // Nothing to tell is an answer of a stream: no such events, no lines.
+                    Ok(None) if is_stream => return Passed::On,
                     Ok(None) | Err(_) if is_first && may_ask_another => return Passed::Nothing,
                     // The client reads the end of the stream as a lost reply.
                     Ok(None) | Err(_) => return Passed::On,
                 },
                 () = sleep(silence.unwrap_or_default()), if silence.is_some() => return Passed::Nothing,
             };
+            if is_first && let Some(poor) = poor(call, &body) {
+                return Passed::Unsure(poor);
+            }
             is_first = false;
             if stream.writer.send_frames(&framed(&body)).await.is_err() {
                 return Passed::On;
@@ -81,20 +122,35 @@ impl Api {
         }
     }
 
-    /// Says that no voter was found. What was passed on already is not passed on again, so that it never goes in a circle.
-    pub(super) async fn nobody(&self, call: Call, mut stream: IncomingStream) {
+    async fn nobody(&self, call: Call, waited: Duration, stream: IncomingStream) {
         let voters = self.directory.voters();
-        let names: Vec<_> = voters.keys().filter(|name| **name != self.own).map(ToString::to_string).collect();
-        let why = format!("{} is no voter, and no voter answers it (tried {})", self.own, names.join(", "));
-        let refusal: Rejection = no_leader(DIAL_LIMIT, &why);
-        _ = match call {
-            Call::Events { .. } | Call::Logs { .. } => stream.writer.send(&Item::Failed(refusal)).await,
-            Call::Write(_) | Call::Read { .. } | Call::Kill { .. } | Call::Transfer { .. } | Call::Members(_) => {
-                stream.writer.send(&Answer::Err(refusal)).await
-            }
-        };
-        stream.writer.finish();
+        let others: Vec<_> = voters.keys().filter(|name| **name != self.own).map(ToString::to_string).collect();
+        let refusal: Rejection =
+            no_leader(waited, &format!("no voter answers this node (tried {})", others.join(", ")));
+        refuse(&call, refusal, stream).await;
     }
+}
+
+/// What a body says, where another voter may answer better.
+fn poor(call: &Call, body: &[u8]) -> Option<Poor> {
+    if matches!(call, Call::Events { .. } | Call::Logs { .. }) {
+        let item: Item = codec::decode::<_, FRAME_LIMIT>(body).ok()?;
+        return matches!(item, Item::Failed(Rejection::NoLeader { .. })).then_some(Poor::Item(item));
+    }
+    let answer: Answer = codec::decode::<_, FRAME_LIMIT>(body).ok()?;
+    call.may_be_answered_better(&answer).then_some(Poor::Answer(answer))
+}
+
+/// Says what there is, and how long all of them were asked for.
+async fn say(writer: &mut FrameWriter, poor: Poor, waited: Duration) {
+    _ = match poor {
+        Poor::Answer(Err(Rejection::NoLeader { waited: _, why })) => {
+            writer.send(&Answer::Err(Rejection::NoLeader { waited, why })).await
+        }
+        Poor::Answer(answer) => writer.send(&answer).await,
+        Poor::Item(item) => writer.send(&item).await,
+    };
+    writer.finish();
 }
 
 /// A body as a frame again.

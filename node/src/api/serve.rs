@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pando_protocol::client::identity::Role;
-use pando_protocol::message::{Answer, Call};
+use pando_protocol::message::{Answer, Call, Item};
 use pando_protocol::rejection::Rejection;
 use tokio::time::timeout;
 
 use super::Api;
 use super::forward::Led;
+use super::permissions::may_ask;
 use super::write::WRITE_LIMIT;
 use crate::peer::{PeerAnswer, PeerCall};
 use crate::transport::IncomingStream;
@@ -30,14 +31,14 @@ impl Api {
             }
             Err(_) => return,
         };
-        // Both roles that there are may ask everything: an admin, and a node, which passes on what a client asked it. A role that
-        // may ask less has to be decided on here before this builds again.
-        match stream.peer.role {
-            Role::Admin | Role::Node => {}
+        if let Err(refused) = may_ask(stream.peer.role, &call) {
+            tracing::info!(peer = %stream.peer, "refused: its role does not allow this");
+            return refuse(&call, refused, stream).await;
         }
-        if !self.votes() {
-            let is_passed_on = self.control.is_some() && stream.peer.role == Role::Node;
-            return if is_passed_on { self.nobody(call, stream).await } else { self.relay(call, stream).await };
+        if !self.holds_state() {
+            // What a node asks it asks for a client, and asks the other voters itself.
+            let is_relayed = stream.peer.role == Role::Node;
+            return if is_relayed { self.newcomer(call, stream).await } else { self.relay(call, stream).await };
         }
         match call {
             Call::Events { after, follow } => self.stream_events(after, follow, stream).await,
@@ -84,4 +85,16 @@ impl Api {
             }
         }
     }
+}
+
+/// Tells a client why it gets nothing, in the shape in which it waits for an answer.
+pub(super) async fn refuse(call: &Call, why: Rejection, mut stream: IncomingStream) {
+    // A client that does not wait for it any more needs no answer.
+    _ = match call {
+        Call::Events { .. } | Call::Logs { .. } => stream.writer.send(&Item::Failed(why)).await,
+        Call::Write(_) | Call::Read { .. } | Call::Kill { .. } | Call::Transfer { .. } | Call::Members(_) => {
+            stream.writer.send(&Answer::Err(why)).await
+        }
+    };
+    stream.writer.finish();
 }

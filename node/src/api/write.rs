@@ -13,15 +13,17 @@ use crate::control::{Control, NotProposed};
 
 /// A write has this long to reach a leader and a majority: less than a client gives one attempt (5 s), so that it hears why.
 pub(super) const WRITE_LIMIT: Duration = Duration::from_secs(4);
+/// A leader has this long to be found. The client asks again, here or elsewhere, for as long as *its* user will wait.
+const SEARCH_LIMIT: Duration = Duration::from_millis(500);
 
 impl Api {
     /// Has the leader apply a write. It carries the client's id and number, so that it may be tried again with each leader.
     pub(super) async fn write(&self, write: Write) -> Answer {
         let Some(control) = &self.control else { return Err(Rejection::BadRequest("an agent applies nothing".into())) };
-        match self.to_leader(control, &Call::Write(write), WRITE_LIMIT).await {
+        match self.to_leader(control, &Call::Write(write), SEARCH_LIMIT, WRITE_LIMIT).await {
             Forwarded::Answered(answer) => answer,
             Forwarded::TimedOut { was_sent: true, .. } => Err(Rejection::Unknown),
-            Forwarded::TimedOut { was_sent: false, last_seen } => Err(no_leader(WRITE_LIMIT, &last_seen)),
+            Forwarded::TimedOut { was_sent: false, waited, last_seen } => Err(no_leader(waited, &last_seen)),
         }
     }
 

@@ -331,7 +331,7 @@ impl Driver {
         // Everything is gone: a new node may begin while this one's death is reported.
         self.lock = None;
         let (Some(session), Some(configuration)) = (death, &self.configuration) else { return Ok(()) };
-        match deliver(configuration, session, report) {
+        match deliver(configuration, session, "its process died", report) {
             Ok(pando_protocol::session::ObituaryReply::Refused) => {
                 Err(format!("the cluster refused the obituary of {} under {session}", configuration.node))
             }

@@ -69,6 +69,14 @@ impl GuardLock {
         }
     }
 
+    /// What the file system says of the lock file that is held, whatever lies at its path by now.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn metadata(&self) -> io::Result<fs::Metadata> {
+        self.file.metadata()
+    }
+
     /// A copy of the descriptor, which holds the lock as this one does.
     ///
     /// # Errors

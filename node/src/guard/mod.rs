@@ -38,7 +38,7 @@ pub mod words;
 
 pub use clock::BootTime;
 pub use lock::{GuardLock, LOCK_FILE, LockError};
-pub use obituary::{OBITUARY_LIMIT, ObituaryContext, Report};
+pub use obituary::{OBITUARY_LIMIT, ObituaryContext, Report, deliver};
 pub use sweep::{MARK_VARIABLE, SweepError, find_marked, mark, sweep};
 
 /// How long before the end of a lease the guard kills. Covers clocks that differ by 0.1 %, a guard scheduled 100 ms late and

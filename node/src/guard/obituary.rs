@@ -34,17 +34,18 @@ pub struct ObituaryContext<'a> {
 /// Sends one obituary to one voter, blocking; given by `main`, since the guard knows no network.
 pub type Report<'a> = dyn FnMut(&ObituaryContext<'_>) -> io::Result<ObituaryReply> + 'a;
 
-/// Tells the voters in turn until one has recorded or refused the death, or the limit of the configuration passed. Returns
-/// the answer, or what went wrong last.
+/// Tells the voters in turn until one has recorded or refused it, or the limit of the configuration passed: everything that ran
+/// under this session is gone, because of `how`. Returns the answer, or what went wrong last.
 ///
 /// # Errors
 /// The text for people where no voter answered for good.
 pub fn deliver(
     configuration: &Configuration,
     session: SessionId,
+    how: &str,
     report: &mut Report<'_>,
 ) -> Result<ObituaryReply, String> {
-    let obituary = Obituary { node: configuration.node.clone(), session, how: "its process died".into() };
+    let obituary = Obituary { node: configuration.node.clone(), session, how: how.to_owned() };
     let identity = Path::new(OsStr::from_bytes(&configuration.identity));
     let began = Instant::now();
     let mut last = "no voter is configured".to_owned();
@@ -85,7 +86,7 @@ mod tests {
     #[test]
     fn voters_are_told_in_turn_until_one_records_it() {
         let mut asked = Vec::new();
-        let reply = deliver(&configuration(OBITUARY_LIMIT), SessionId(7), &mut |context| {
+        let reply = deliver(&configuration(OBITUARY_LIMIT), SessionId(7), "its process died", &mut |context| {
             assert_eq!((context.obituary.session, context.identity), (SessionId(7), Path::new("/identity")));
             asked.push(context.voter.name.to_string());
             match asked.len() {
@@ -101,7 +102,8 @@ mod tests {
     #[test]
     fn the_limit_ends_it_and_the_last_reason_is_kept() {
         let limit = Duration::from_millis(50);
-        let failed = deliver(&configuration(limit), SessionId(7), &mut |_| Ok(ObituaryReply::NotLeader));
+        let failed =
+            deliver(&configuration(limit), SessionId(7), "its process died", &mut |_| Ok(ObituaryReply::NotLeader));
         assert!(failed.unwrap_err().contains("knows no leader"));
     }
 }

@@ -143,6 +143,7 @@ impl Rules {
             ToGuard::Kill { run } => self.kill(now, run),
             ToGuard::EndSession { session } => self.end_session(now, session),
             ToGuard::Leave => self.end_all(now, End::NodeLeaves),
+            ToGuard::Call { number } => self.tell(FromGuard::Here { number }),
         }
     }
 

@@ -78,6 +78,11 @@ pub enum ToGuard {
     },
     /// Kills what runs and ends the guard, without an obituary.
     Leave,
+    /// Asks whether the guard is there. Answered at once, after all that was said before.
+    Call {
+        /// The number of this call.
+        number: u64,
+    },
 }
 
 /// Whom to tell of the node's death.
@@ -162,6 +167,11 @@ pub enum FromGuard {
     Gone {
         /// The session.
         session: SessionId,
+    },
+    /// The guard is there, and has done what it was told before this call.
+    Here {
+        /// The number of the call.
+        number: u64,
     },
 }
 

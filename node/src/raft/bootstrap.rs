@@ -132,7 +132,8 @@ pub async fn bootstrap<SM: RaftStateMachine<NodeTypes>>(
     let mut told = String::new();
     let listens_until = (configured.len() == 1).then(|| Instant::now() + *listens);
     while !raft.is_initialized().await? {
-        let introduction = Introduction { name: own.clone(), raft_id: *raft.node_id(), initialised: false };
+        // What it knows of the rules begins no cluster.
+        let introduction = Introduction { name: own.clone(), raft_id: *raft.node_id(), initialised: false, rules: 0 };
         let said = ask(peers, configured, introduction).await;
         match decide(&own, configured, &said, evidence.is_there()) {
             Decision::Initialise(_) if listens_until.is_some_and(|until| Instant::now() < until) => sleep(PAUSE).await,
@@ -165,6 +166,9 @@ async fn ask(peers: &Peers, configured: &Configured, own: Introduction) -> BTree
 }
 
 /// Asks a node who it is.
+///
+/// # Errors
+/// What kept it from answering.
 pub(super) async fn introduce(peers: &Peers, name: &NodeName, address: &str) -> io::Result<Introduction> {
     match question(peers, name, address, Request::WhoAreYou).await? {
         Answer::IAm(introduction) => Ok(introduction),
@@ -226,7 +230,7 @@ mod tests {
 
     fn empty(name: &str, raft_id: RaftId) -> (NodeName, Said) {
         let name: NodeName = name.parse().unwrap();
-        (name.clone(), Ok(Introduction { name, raft_id, initialised: false }))
+        (name.clone(), Ok(Introduction { name, raft_id, initialised: false, rules: 1 }))
     }
 
     fn waits(own: &str, said: Vec<(NodeName, Said)>, because: &str) {
@@ -253,7 +257,7 @@ mod tests {
         let silent = ("n3".parse().unwrap(), Err("no answer".to_owned()));
         waits("n1", vec![empty("n1", 1), empty("n2", 2), silent], "n3 does not answer");
         waits("n1", vec![empty("n1", 1), empty("n2", 2)], "n3 was not asked");
-        let known = Introduction { name: "n3".parse().unwrap(), raft_id: 3, initialised: true };
+        let known = Introduction { name: "n3".parse().unwrap(), raft_id: 3, initialised: true, rules: 1 };
         waits("n1", vec![empty("n1", 1), empty("n2", 2), ("n3".parse().unwrap(), Ok(known))], "the cluster exists");
         waits("n1", vec![empty("n1", 1), empty("n2", 1), empty("n3", 3)], "two voters have the Raft id 1");
     }

@@ -16,20 +16,20 @@ use openraft::async_runtime::watch::WatchReceiver;
 use openraft::metrics::RaftServerMetrics;
 use openraft::raft::TransferLeaderRequest;
 use openraft::storage::RaftStateMachine;
-use pando_protocol::client::identity::Identity;
 use pando_protocol::ids::NodeName;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::types::{NodeTypes, RaftId, Vote};
+use crate::transport::Credentials;
 use crate::transport::liveness::Held;
 
 /// Watches whoever leads, until `stop` or the end of Raft. `heartbeat` is Raft's interval: it spaces candidates further apart
 /// where the network is slower. `held` shows the leader to which a connection is held now, for whoever reports on this node.
 pub async fn watch_leader<SM: RaftStateMachine<NodeTypes>>(
     raft: Raft<NodeTypes, SM>,
-    identity: Identity,
+    credentials: Credentials,
     heartbeat: Duration,
     held: watch::Sender<Option<NodeName>>,
     stop: CancellationToken,
@@ -43,7 +43,7 @@ pub async fn watch_leader<SM: RaftStateMachine<NodeTypes>>(
             biased;
             () = stop.cancelled() => return,
             is_running = changed(&mut metrics, own, followed.as_ref()) => if is_running { continue } else { return },
-            closed = closed(&identity, followed.as_ref(), &held) => closed,
+            closed = closed(&credentials, followed.as_ref(), &held) => closed,
         };
         held.send_replace(None);
         info!(leader = %closed.name, "the leader's process is gone");
@@ -108,12 +108,12 @@ async fn changed(
 }
 
 async fn closed<'f>(
-    identity: &Identity,
+    credentials: &Credentials,
     followed: Option<&'f Followed>,
     held: &watch::Sender<Option<NodeName>>,
 ) -> &'f Followed {
     let Some(followed) = followed else { return std::future::pending().await };
-    let connection = Held::make(identity, &followed.name, &followed.address).await;
+    let connection = Held::make(credentials, &followed.name, &followed.address).await;
     held.send_replace(Some(followed.name.clone()));
     connection.gone().await;
     followed

@@ -24,6 +24,7 @@ use super::campaign;
 use super::members;
 use super::memory::{Log, Machine, Store};
 use super::network::{Deadlines, Network};
+use super::raising;
 use super::service::{Evidence, Service};
 use super::types::{Membership, NodeTypes, RaftId, Voter as VoterNode};
 use crate::control::{ChangeRequest, NotChanged};
@@ -67,6 +68,8 @@ struct Voter {
     machine: Machine,
     /// Whether it waits to be added.
     joins: bool,
+    /// The newest version of the rules that it knows.
+    known: u32,
     /// Bound and silent until it begins.
     sockets: Option<(Endpoint, TcpListener)>,
     running: Option<Running>,
@@ -109,7 +112,7 @@ impl Group {
         let raft_id = 1000 - index as u64;
         let (log, machine) = Default::default();
         let sockets = Some(sockets);
-        self.voters.push(Voter { name, raft_id, address, log, machine, joins, sockets, running: None });
+        self.voters.push(Voter { name, raft_id, address, log, machine, joins, known: 1, sockets, running: None });
         index
     }
 
@@ -172,8 +175,8 @@ impl Group {
     }
 
     async fn run(&self, voter: &Voter, (endpoint, listener): (Endpoint, TcpListener)) -> Running {
-        let identity = self.cluster.identity(voter.name.as_str(), Role::Node);
-        let peers = Peers::new(endpoint.clone(), identity.clone(), &Tuning::lan());
+        let credentials = self.cluster.credentials(voter.name.as_str());
+        let peers = Peers::new(endpoint.clone(), credentials.clone(), &Tuning::lan());
         let heartbeat = Duration::from_millis(self.timing.heartbeat);
         let network = Network::new(peers.clone(), Deadlines::for_heartbeat(heartbeat));
         let config = Arc::new(self.config().validate().unwrap());
@@ -184,12 +187,12 @@ impl Group {
         let (streams, mut queue) = mpsc::channel(16);
         tasks.spawn(server::serve(endpoint, "grove".to_owned(), streams, stop.clone()));
         let (obituaries, _) = mpsc::channel(1);
-        tasks.spawn(liveness::serve(listener, identity.clone(), obituaries, stop.clone()));
+        tasks.spawn(liveness::serve(listener, credentials.clone(), obituaries, stop.clone()));
         let (sender, held) = watch::channel(None);
-        tasks.spawn(campaign::watch_leader(raft.clone(), identity, heartbeat, sender, stop.clone()));
+        tasks.spawn(campaign::watch_leader(raft.clone(), credentials, heartbeat, sender, stop.clone()));
         let evidence = Evidence::default();
         let directory = Directory::new(self.configured.clone());
-        let service = Service::new(raft.clone(), Store, voter.name.clone(), directory, evidence.clone());
+        let service = Service::new(raft.clone(), Store, voter.name.clone(), directory, evidence.clone(), voter.known);
         let (changes, wanted) = mpsc::channel(16);
         let keeper = members::Keeper {
             raft: raft.clone(),
@@ -201,6 +204,18 @@ impl Group {
             stop: stop.clone(),
         };
         tasks.spawn(keeper.run());
+        let (leading, writing) = (raft.clone(), raft.clone());
+        let (own, machine) = (voter.raft_id, voter.machine.clone());
+        let state = move || {
+            let leader = leading.server_metrics().borrow_watched().current_leader;
+            (leader == Some(own)).then(|| machine.rules())
+        };
+        let propose = async move |version| {
+            let stamp = Stamp { at: Duration::ZERO, wall: 0 };
+            // Refused where it leads no more: the next leader does it.
+            let _ = writing.client_write(Batch { stamp, commands: vec![Command::RaiseRules(version)] }).await;
+        };
+        tasks.spawn(raising::raise(raft.clone(), peers.clone(), voter.known, heartbeat, state, propose, stop.clone()));
         let serving = tasks.clone();
         tasks.spawn(async move {
             while let Some(stream) = queue.recv().await {
@@ -331,6 +346,16 @@ impl Group {
     /// The batches that a voter applied.
     pub(crate) fn walls(&self, index: usize) -> Vec<u64> {
         self.voters[index].machine.walls()
+    }
+
+    /// The version of the rules that a voter applies.
+    pub(crate) fn rules(&self, index: usize) -> u32 {
+        self.voters[index].machine.rules()
+    }
+
+    /// The newest version of the rules that a voter knows from its next beginning on; 1 unless it is set.
+    pub(crate) fn set_known(&mut self, index: usize, known: u32) {
+        self.voters[index].known = known;
     }
 
     /// How many snapshots a voter installed.

@@ -12,11 +12,13 @@ use super::types::{CommittedLeaderId, RaftId};
 use crate::control::{Leader, Leadership, ProofRequest, Published, Urgency};
 use crate::directory::Known;
 
-/// Follows Raft's metrics and the applied state, and publishes who leads. Ends with the reason when Raft's core is dead: the
-/// process must end then, and whoever supervises it starts it again.
+/// Follows Raft's metrics and the applied state, and publishes who leads. A leader to which no majority answered for `silence`
+/// is not named: another one may lead. Ends with the reason when Raft's core is dead: the process must end then, and whoever
+/// supervises it starts it again.
 ///
 /// `known` is what the cluster last said of its members. A voter that was taken out while it was away finds it there, not in
 /// its log, and campaigns no more. `founds`: whether it is a voter while there is no membership.
+#[allow(clippy::too_many_arguments)] // One call; a struct would only name them again.
 pub async fn follow<R: AsyncRuntime>(
     raft: Raft<R>,
     own: RaftId,
@@ -24,17 +26,20 @@ pub async fn follow<R: AsyncRuntime>(
     mut known: watch::Receiver<Known>,
     mut published: watch::Receiver<Published<R>>,
     leadership: watch::Sender<Leadership<R>>,
+    silence: Duration,
     stop: CancellationToken,
 ) -> Result<(), String> {
     let mut metrics = raft.metrics();
-    let mut ready: Option<CommittedLeaderId> = None;
+    let mut reign = Reign::default();
     loop {
         if let Err(fatal) = &metrics.borrow_watched().running_state {
             return Err(fatal.to_string());
         }
         let before = leadership.borrow().clone();
         let votes = votes(&raft, own, founds, &known.borrow_and_update());
-        let now = Leadership { votes, ..read(&raft, own, &published.borrow_and_update(), &before, &mut ready) };
+        let now = read(&raft, own, &published.borrow_and_update(), &before, &mut reign, silence);
+        let named_until = reign.followed.filter(|_| now.leader.is_some()).map(|followed| followed + silence);
+        let now = Leadership { votes, ..now };
         if now != before {
             report(&before, &now);
             raft.runtime_config().elect(now.votes);
@@ -46,7 +51,31 @@ pub async fn follow<R: AsyncRuntime>(
             changed = metrics.changed() => if changed.is_err() { return Err("raft's core has ended".into()) },
             changed = published.changed() => if changed.is_err() { return Err("the state machine has ended".into()) },
             changed = known.changed() => if changed.is_err() { return Err("the directory has ended".into()) },
+            () = until::<R>(named_until) => {}
         }
+    }
+}
+
+async fn until<R: AsyncRuntime>(moment: Option<R::Instant>) {
+    match moment {
+        Some(moment) => R::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What is kept of a leadership of this node's own.
+struct Reign<R: AsyncRuntime> {
+    /// Which one; `None` where another node leads, or nobody.
+    id: Option<CommittedLeaderId>,
+    /// The leadership whose own first entry is applied.
+    ready: Option<CommittedLeaderId>,
+    /// When a majority followed last, where that can end: not of one voter alone.
+    followed: Option<R::Instant>,
+}
+
+impl<R: AsyncRuntime> Default for Reign<R> {
+    fn default() -> Self {
+        Self { id: None, ready: None, followed: None }
     }
 }
 
@@ -76,12 +105,13 @@ fn read<R: AsyncRuntime>(
     own: RaftId,
     published: &Published<R>,
     before: &Leadership<R>,
-    ready: &mut Option<CommittedLeaderId>,
+    reign: &mut Reign<R>,
+    silence: Duration,
 ) -> Leadership<R> {
     let metrics = raft.metrics();
     let metrics = metrics.borrow_watched();
     let membership = metrics.membership_config.membership();
-    let leader = metrics.current_leader.and_then(|id| {
+    let mut leader = metrics.current_leader.and_then(|id| {
         let voter = membership.get_node(&id)?;
         Some(Leader { name: voter.name.clone()?, address: voter.address.clone() })
     });
@@ -90,20 +120,30 @@ fn read<R: AsyncRuntime>(
         (metrics.current_leader == Some(own)).then(|| metrics.vote.leader_id).filter(|_| metrics.state.is_leader());
     let leads = match leading {
         None => {
-            *ready = None;
+            *reign = Reign::default();
             false
         }
         // Everything before its own first entry is applied exactly when an entry of its own leadership is.
         Some(id) => {
+            if reign.id != Some(id) {
+                *reign = Reign { id: Some(id), ready: None, followed: None };
+            }
             let applied_own = published.applied.is_some_and(|applied| applied.leader_id == id);
-            if applied_own && *ready != Some(id) {
-                *ready = Some(id);
+            if applied_own && reign.ready != Some(id) {
+                reign.ready = Some(id);
                 round += 1;
             }
-            *ready == Some(id)
+            // Before the first answer it is the election that a majority took part in.
+            let followed = metrics.last_quorum_acked.map(openraft::metrics::SerdeInstant::into_inner);
+            let followed = followed.or(reign.followed).unwrap_or_else(R::Instant::now);
+            let is_alone = membership.voter_ids().all(|voter| voter == own);
+            reign.followed = Some(followed).filter(|_| !is_alone);
+            reign.ready == Some(id)
         }
     };
-    let without_since = match (&leader, before.without_since) {
+    let lost_since = reign.followed.filter(|followed| followed.elapsed() >= silence);
+    leader = leader.filter(|_| lost_since.is_none());
+    let without_since = match (&leader, lost_since.or(before.without_since)) {
         (Some(_), _) => None,
         (None, Some(since)) => Some(since),
         (None, None) => Some(R::Instant::now()),

@@ -12,6 +12,7 @@ use openraft::storage::{
     EntryResponder, IOFlushed, LogState, RaftLogReader, RaftLogStorage, RaftSnapshotBuilder, RaftStateMachine,
 };
 use openraft::{EntryPayload, OptionalSend, StoredMembership};
+use pando_supervision::Command;
 
 use super::network::SnapshotSource;
 use super::service::{SnapshotSink, SnapshotStore};
@@ -134,11 +135,17 @@ struct MachineParts {
     walls: Vec<u64>,
     snapshot: Option<Snapshot>,
     installed: usize,
+    rules: u32,
 }
 
 impl Machine {
     pub(crate) fn walls(&self) -> Vec<u64> {
         self.0.lock().unwrap().walls.clone()
+    }
+
+    /// The highest version of the rules that was asked for.
+    pub(crate) fn rules(&self) -> u32 {
+        self.0.lock().unwrap().rules.max(1)
     }
 
     pub(crate) fn installed(&self) -> usize {
@@ -179,7 +186,14 @@ impl RaftStateMachine<NodeTypes> for Machine {
                 parts.meta.last_log_id = Some(entry.log_id);
                 match entry.payload {
                     EntryPayload::Blank => {}
-                    EntryPayload::Normal(batch) => parts.walls.push(batch.stamp.wall),
+                    EntryPayload::Normal(batch) => {
+                        parts.walls.push(batch.stamp.wall);
+                        for command in batch.commands {
+                            if let Command::RaiseRules(version) = command {
+                                parts.rules = parts.rules.max(version);
+                            }
+                        }
+                    }
                     EntryPayload::Membership(membership) => {
                         parts.meta.last_membership = StoredMembership::new(Some(entry.log_id), membership);
                     }

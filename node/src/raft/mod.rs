@@ -8,6 +8,7 @@ pub mod members;
 pub mod network;
 pub mod proposer;
 pub mod questions;
+pub mod raising;
 pub mod service;
 pub mod state_machine;
 pub mod transfer;

@@ -207,7 +207,14 @@ fn weight(command: &Command) -> usize {
     match command {
         Command::Write(write) => match &write.change {
             Change::Apply(spec) => codec::encode::<FRAME_LIMIT>(spec).map_or(FRAME_LIMIT, |bytes| bytes.len()),
-            Change::Delete(_) | Change::Start(_) | Change::Stop(_) | Change::Restart(_) => USUAL_BYTES,
+            Change::Delete(_)
+            | Change::Start(_)
+            | Change::Stop(_)
+            | Change::Restart(_)
+            | Change::Drain(_)
+            | Change::Undrain(_)
+            | Change::RemoveNode(_)
+            | Change::Quarantine(_) => USUAL_BYTES,
         },
         Command::Tick
         | Command::GrantSession(_)

@@ -64,6 +64,7 @@ pub struct Service<SM: RaftStateMachine<NodeTypes>, St> {
     own: NodeName,
     directory: Directory,
     evidence: Evidence,
+    rules: u32,
 }
 
 /// Whether anything that came to this process shows that a cluster exists. Cheap to clone; once it is so, it stays so.
@@ -85,9 +86,9 @@ impl Evidence {
 // By hand, because a derive would ask `SM` for it.
 impl<SM: RaftStateMachine<NodeTypes>, St: Clone> Clone for Service<SM, St> {
     fn clone(&self) -> Self {
-        let Self { raft, store, own, directory, evidence } = self;
-        let (directory, evidence) = (directory.clone(), evidence.clone());
-        Self { raft: raft.clone(), store: store.clone(), own: own.clone(), directory, evidence }
+        let Self { raft, store, own, directory, evidence, rules } = self;
+        let (raft, store, own) = (raft.clone(), store.clone(), own.clone());
+        Self { raft, store, own, directory: directory.clone(), evidence: evidence.clone(), rules: *rules }
     }
 }
 
@@ -96,10 +97,17 @@ where
     SM: RaftStateMachine<NodeTypes>,
     St: SnapshotStore<Snapshot = SM::SnapshotData>,
 {
-    /// Serves `raft` under the name `own`; the directory names those who may speak beside the members, and `evidence` takes
-    /// what shows that a cluster exists.
-    pub fn new(raft: Raft<NodeTypes, SM>, store: St, own: NodeName, directory: Directory, evidence: Evidence) -> Self {
-        Self { raft, store, own, directory, evidence }
+    /// Serves `raft` under the name `own`; the directory names those who may speak beside the members, `evidence` takes what
+    /// shows that a cluster exists, and `rules` is the newest version of the rules that this node knows.
+    pub fn new(
+        raft: Raft<NodeTypes, SM>,
+        store: St,
+        own: NodeName,
+        directory: Directory,
+        evidence: Evidence,
+        rules: u32,
+    ) -> Self {
+        Self { raft, store, own, directory, evidence, rules }
     }
 
     /// Serves one stream of [`pando_protocol::message::Channel::RaftAppend`] until its leader ends it or leads no more.
@@ -202,7 +210,7 @@ where
             return Err(refused(format!("{peer} is no node")));
         }
         let initialised = self.raft.is_initialized().await.map_err(io::Error::other)?;
-        Ok(Introduction { name: self.own.clone(), raft_id: *self.raft.node_id(), initialised })
+        Ok(Introduction { name: self.own.clone(), raft_id: *self.raft.node_id(), initialised, rules: self.rules })
     }
 
     /// Only an empty node takes anybody's word for who the members are: any other hears it from a leader that it can check.

@@ -12,12 +12,13 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{AsyncRuntime, EntryPayload, Instant, OptionalSend, RaftSnapshotBuilder};
 use pando_protocol::rejection::Rejection;
-use pando_supervision::{Applied, Batch, Cluster, Command, Event, Outcome, Stamp};
+use pando_supervision::{Applied, Batch, Cluster, Command, Event, EventKind, Outcome, Stamp};
 use tokio::sync::{broadcast, watch};
 
 use super::types::{CommittedLeaderId, Entry, LogId, Outcomes, RaftId, Types, Voter};
@@ -57,9 +58,10 @@ pub struct Published<R: AsyncRuntime> {
     pub applied: Option<LogId>,
     /// Who votes, as of that entry.
     pub membership: Arc<StoredMembership>,
-    /// When this node applied it, by its monotonic clock: from here a new leader carries cluster time on.
+    /// When this node applied the newest stamp, by its monotonic clock: from here a new leader carries cluster time on.
+    /// Entries without a stamp, such as a leader's own first one, do not move it.
     pub at: R::Instant,
-    /// Commands that panicked in the rules since this process began. More than zero is an alert: a bug.
+    /// Commands, and delays that were over, that panicked in the rules since this process began. More than zero is an alert: a bug.
     pub panics: u64,
 }
 
@@ -88,6 +90,8 @@ pub struct StateMachine<R: AsyncRuntime> {
     cluster: Cluster,
     applied: Option<LogId>,
     membership: Arc<StoredMembership>,
+    /// As [`Published::at`].
+    at: R::Instant,
     panics: u64,
     published: watch::Sender<Published<R>>,
     events: EventFeed,
@@ -115,17 +119,12 @@ impl<R: AsyncRuntime> StateMachine<R> {
         };
         let Header { applied, membership, rules: _ } = header;
         let membership = Arc::new(membership);
-        let first = Published {
-            cluster: cluster.clone(),
-            applied,
-            membership: membership.clone(),
-            at: R::Instant::now(),
-            panics: 0,
-        };
+        let at = R::Instant::now();
+        let first = Published { cluster: cluster.clone(), applied, membership: membership.clone(), at, panics: 0 };
         let (published, watcher) = watch::channel(first);
         let events = EventFeed::default();
         let machine =
-            Self { rules, snapshots, cluster, applied, membership, panics: 0, published, events: events.clone() };
+            Self { rules, snapshots, cluster, applied, membership, at, panics: 0, published, events: events.clone() };
         Ok((machine, watcher, events))
     }
 
@@ -138,11 +137,20 @@ impl<R: AsyncRuntime> StateMachine<R> {
                 Default::default()
             }
             EntryPayload::Normal(batch) => {
+                let before = self.cluster.head.now;
                 let result = apply_batch(self.rules, &mut self.cluster, batch);
                 for (position, text) in &result.panics {
                     tracing::error!(index = log_id.index, position, text, "a command panicked and was left out");
                 }
-                self.panics += result.panics.len() as u64;
+                let due = result.events.iter().filter(|event| event.kind == EventKind::RulePanicked);
+                for event in due.clone() {
+                    tracing::error!(index = log_id.index, path = ?event.path, "what was due panicked and was left out");
+                }
+                self.panics += result.panics.len() as u64 + due.count() as u64;
+                // A stamp that is behind the state's time moves nothing, so what passed since the newest one still counts.
+                if self.cluster.head.now > before {
+                    self.at = R::Instant::now();
+                }
                 (Outcomes(result.outcomes), result.events)
             }
         };
@@ -155,7 +163,7 @@ impl<R: AsyncRuntime> StateMachine<R> {
             cluster: self.cluster.clone(),
             applied: self.applied,
             membership: self.membership.clone(),
-            at: R::Instant::now(),
+            at: self.at,
             panics: self.panics,
         });
     }
@@ -267,7 +275,10 @@ impl<R: AsyncRuntime> RaftStateMachine<Types<R>> for StateMachine<R> {
         })
         .await?;
         let Header { applied, membership, rules: _ } = header;
+        self.at = carried_over::<R>(self.cluster.head.now, self.at, cluster.head.now);
         (self.cluster, self.applied, self.membership) = (cluster, applied, Arc::new(membership));
+        let index = self.applied.map(|applied| applied.index);
+        tracing::info!(index, "a snapshot of the leader took the place of the state");
         self.publish();
         Ok(())
     }
@@ -294,6 +305,13 @@ impl<R: AsyncRuntime> RaftSnapshotBuilder<Types<R>> for SnapshotBuilder<R> {
         let built = aside::<R, _>(&self.snapshots, move || snapshots.write(&header, &cluster)).await?;
         Ok(as_raft_snapshot(built))
     }
+}
+
+/// When the stamp of an installed snapshot counts as applied. How long ago the snapshot was taken nobody says; but cluster time
+/// has come at least as far as the stamp known before it, `before`, and what passed here since that was applied `at`.
+fn carried_over<R: AsyncRuntime>(before: Duration, at: R::Instant, stamp: Duration) -> R::Instant {
+    let now = R::Instant::now();
+    now - (before + (now - at)).saturating_sub(stamp)
 }
 
 fn as_raft_snapshot(snapshot: Snapshot) -> RaftSnapshot {

@@ -266,4 +266,6 @@ pub struct Introduction {
     pub raft_id: RaftId,
     /// Whether its log or vote ever held anything.
     pub initialised: bool,
+    /// The newest version of the rules that it knows.
+    pub rules: u32,
 }

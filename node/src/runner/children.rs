@@ -25,6 +25,9 @@ use crate::guard::{BootTime, GuardLock, OBITUARY_LIMIT};
 /// Events that wait for the session. Beyond it they wait inside, a few for each run.
 const WAITING_EVENTS: usize = 256;
 
+/// Beyond the grace of its runs, a guard that is told to go has this long: for trees that die slowly, and for their output.
+const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(2);
+
 /// What [`Children::launch`] needs.
 #[derive(Debug)]
 pub struct Options {
@@ -141,9 +144,17 @@ pub enum ChildEvent {
         /// The session.
         session: SessionId,
     },
-    /// The guard died. Its reapers have ended their trees and what was left was swept; the lock is held again. The last
-    /// event: the node must exit.
-    GuardLost,
+    /// The guard answered a call, and has done what it was told before that.
+    GuardAnswered {
+        /// The number of the call.
+        number: u64,
+    },
+    /// The guard died. The last event: the node must exit.
+    GuardLost {
+        /// Its reapers have ended their trees, what was left was swept, and the lock is held again: nothing that ran here is
+        /// left. *False* where that is not known.
+        nothing_left: bool,
+    },
 }
 
 /// Why the children could not be taken care of.
@@ -248,18 +259,27 @@ impl Children {
         self.order(runs::Order::SetVoters(voters));
     }
 
+    /// Asks whether the guard is there: [`ChildEvent::GuardAnswered`] follows, for this call or a later one.
+    pub fn call_guard(&self, number: u64) {
+        self.order(runs::Order::CallGuard(number));
+    }
+
     /// Kills the guard, which does not do its duty: [`ChildEvent::GuardLost`] follows when everything is gone.
     pub fn kill_guard(&self) {
         self.order(runs::Order::KillGuard);
     }
 
     /// Stops everything, each run with at most this grace, then lets the guard go without an obituary. Returns when all is
-    /// gone, the guard included.
+    /// gone, the guard included. A guard that takes much longer than the grace hangs, and is killed with all that it runs.
     pub async fn shutdown(&self, grace: Duration) {
-        let (reply, done) = oneshot::channel();
+        let (reply, mut done) = oneshot::channel();
         self.order(runs::Order::Shutdown { grace, reply });
         // Dropped where the guard was lost: then all is gone too.
-        let _ = done.await;
+        if tokio::time::timeout(grace + SHUTDOWN_PATIENCE, &mut done).await.is_err() {
+            tracing::error!("the guard does not end: it is killed with everything that runs here");
+            self.kill_guard();
+            let _ = done.await;
+        }
     }
 
     /// After the guard is lost nobody hears this, and nothing is left to order.

@@ -6,8 +6,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::guard::BootTime;
+use crate::guard::{BootTime, FENCE_MARGIN};
 
+/// From the kill time on, the guard has this long to say that it killed: it is scheduled within 100 ms, or the promise does
+/// not hold.
+const FENCE_PATIENCE: Duration = Duration::from_millis(100);
 /// Beats whose answers may still come; older ones would renew nothing.
 const BEATS_KEPT: usize = 256;
 
@@ -20,10 +23,8 @@ pub struct Lease {
     next: u64,
     /// The newest beat that was answered, and when it was sent. Beat 0 is the request that was granted.
     answered: (u64, BootTime),
-    /// Since when the guard owes the word that it counts on the newest kill time.
-    unconfirmed_since: Option<BootTime>,
-    /// When the guard's silence was judged last.
-    judged: BootTime,
+    /// When this node saw first that the kill time had come.
+    kill_time_seen: Option<BootTime>,
 }
 
 /// A beat to be sent.
@@ -40,7 +41,7 @@ pub struct Beat {
 impl Lease {
     /// A lease of a session that was asked for at `asked`.
     pub fn granted(length: Duration, asked: BootTime) -> Self {
-        Self { length, sent: VecDeque::new(), next: 1, answered: (0, asked), unconfirmed_since: None, judged: asked }
+        Self { length, sent: VecDeque::new(), next: 1, answered: (0, asked), kill_time_seen: None }
     }
 
     /// A beat, sent at `now`.
@@ -77,25 +78,26 @@ impl Lease {
         now >= self.end()
     }
 
-    /// The guard was told a new kill time.
-    pub fn told_guard(&mut self, now: BootTime) {
-        self.unconfirmed_since.get_or_insert(now);
+    /// When the guard kills everything under this session, unless the lease is renewed.
+    pub fn kill_at(&self) -> BootTime {
+        self.end().minus(FENCE_MARGIN)
     }
 
-    /// The guard counts on the kill time it was told last.
-    pub fn guard_confirmed(&mut self) {
-        self.unconfirmed_since = None;
-    }
-
-    /// Whether the guard has owed its word for half a lease: the node then ends, since nobody may be there to fence. A node that
-    /// did not run itself for a third of a lease may just not have heard it yet, and begins to count anew.
-    pub fn guard_is_silent(&mut self, now: BootTime) -> bool {
-        let paused = now.since(self.judged) > self.length / 3;
-        self.judged = now;
-        if paused {
-            self.unconfirmed_since = self.unconfirmed_since.map(|_| now);
+    /// Notes at `now` whether the kill time has come, and says whether the guard ought to have said by now that it killed: the
+    /// lease is over, and this node itself ran meanwhile, so that it would have heard it. A node that was stopped across the
+    /// kill time cannot tell.
+    pub fn fence_is_missing(&mut self, now: BootTime) -> bool {
+        if now < self.kill_at() {
+            self.kill_time_seen = None;
+            return false;
         }
-        self.unconfirmed_since.is_some_and(|since| now.since(since) >= self.length / 2)
+        let seen = *self.kill_time_seen.get_or_insert(now);
+        self.is_over(now) && now.since(seen) >= FENCE_PATIENCE
+    }
+
+    /// When [`Self::fence_is_missing`] is to be asked next.
+    pub fn next_look(&self, now: BootTime) -> BootTime {
+        if now < self.kill_at() { self.kill_at() } else { self.end() }
     }
 }
 
@@ -131,27 +133,23 @@ mod tests {
         assert_eq!(lease.end(), at(2_300));
     }
 
-    /// Judges every 100 ms from `from` on, and says when the guard was found silent, before `until`.
-    fn silent(lease: &mut Lease, from: u64, until: u64) -> Option<u64> {
-        (from..until).step_by(100).find(|ms| lease.guard_is_silent(at(*ms)))
+    #[test]
+    fn a_fence_is_missing_at_the_end_of_a_lease_whose_kill_time_was_seen() {
+        let mut lease = Lease::granted(LEASE, at(0));
+        assert_eq!(lease.next_look(at(0)), at(1_850));
+        assert!(!lease.fence_is_missing(at(1_850)));
+        assert_eq!(lease.next_look(at(1_850)), at(2_000));
+        assert!(!lease.fence_is_missing(at(1_999)) && lease.fence_is_missing(at(2_000)));
     }
 
     #[test]
-    fn a_guard_that_owes_its_word_for_half_a_lease_is_silent() {
+    fn a_node_that_slept_over_the_kill_time_misses_no_fence() {
         let mut lease = Lease::granted(LEASE, at(0));
-        lease.told_guard(at(100));
-        lease.told_guard(at(900));
-        assert_eq!(silent(&mut lease, 100, 9_000), Some(1_100));
-        lease.guard_confirmed();
-        assert_eq!(silent(&mut lease, 1_200, 9_000), None);
-    }
-
-    #[test]
-    fn a_node_that_did_not_run_does_not_blame_its_guard() {
-        let mut lease = Lease::granted(LEASE, at(0));
-        lease.told_guard(at(100));
-        assert_eq!(silent(&mut lease, 100, 300), None);
-        assert!(!lease.guard_is_silent(at(60_000)), "the word may wait to be read");
-        assert_eq!(silent(&mut lease, 60_100, 90_000), Some(61_000));
+        assert!(!lease.fence_is_missing(at(1_000)) && !lease.fence_is_missing(at(60_000)));
+        let mut renewed = Lease::granted(LEASE, at(0));
+        renewed.beat(at(1_840));
+        assert!(!renewed.fence_is_missing(at(1_860)));
+        renewed.answered(1);
+        assert!(!renewed.fence_is_missing(at(3_600)) && !renewed.fence_is_missing(at(3_840)), "it counts anew");
     }
 }

@@ -133,6 +133,11 @@ impl<R: AsyncRuntime> Runs<R> {
         self.runs.get(&number).is_some_and(|held| held.state != Local::Over)
     }
 
+    /// How many runs have a process that should be there.
+    pub fn count(&self) -> usize {
+        self.runs.values().filter(|held| matches!(held.state, Local::Running | Local::Stopping)).count()
+    }
+
     /// The run of a path whose process should be there.
     pub fn running(&self, path: &Path) -> Option<Incarnation> {
         let is_there = |held: &Held<R>| held.path == *path && matches!(held.state, Local::Running | Local::Stopping);
@@ -193,6 +198,11 @@ impl Outbox {
                 (said.number, said.observation.clone())
             })
             .collect()
+    }
+
+    /// Whether the observation with this number is not confirmed.
+    pub fn holds(&self, number: u64) -> bool {
+        self.waiting.front().is_some_and(|said| said.number <= number) && number <= self.last
     }
 
     /// Whether everything is confirmed.

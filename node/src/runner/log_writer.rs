@@ -82,6 +82,14 @@ impl LogWriter {
         Ok(Self { queue })
     }
 
+    /// A writer whose disk hangs, and hangs until what comes with it is dropped.
+    #[cfg(test)]
+    pub(super) fn hung() -> (Self, impl Sized) {
+        let (queue, jobs) = channel(1);
+        queue.try_send(Job::Flush(oneshot::channel().0)).unwrap();
+        (Self { queue }, jobs)
+    }
+
     /// Hands lines over. Waits a moment for room, unless lines were lost just before: a disk that is behind for longer must
     /// not slow the child down.
     ///

@@ -7,8 +7,9 @@ use rustix::process::{Pid, WaitOptions};
 
 use crate::guard::{GuardLock, LockError, SweepError, sweep, sys, tree};
 
-/// How long the reapers get to end their trees by themselves.
-const REAPERS_LIMIT: Duration = Duration::from_secs(1);
+/// How long the reapers get to end their trees by themselves. They need milliseconds; hung ones must not cost the rest of a
+/// lease, and what they leave when they are killed is swept.
+const REAPERS_LIMIT: Duration = Duration::from_millis(250);
 /// How long the kernel gets once they were killed.
 const KILL_LIMIT: Duration = Duration::from_secs(2);
 

@@ -11,6 +11,7 @@
 mod capture;
 pub mod children;
 mod environment;
+mod guard_watch;
 pub mod lease;
 mod link;
 pub mod local;
@@ -18,6 +19,7 @@ mod log_writer;
 pub mod logs;
 mod loss;
 mod memory;
+pub mod place;
 mod ready;
 pub mod record;
 mod run;
@@ -27,4 +29,7 @@ mod session;
 mod start;
 pub mod voters;
 
-pub use session::{Facts, Feeds, Pace, Processes, Runner, RunnerError, RunnerHandle, SignalReply, Signalled};
+pub use session::{
+    Facts, Feeds, LAST_WORD_LIMIT, LEAVE_LIMIT, Pace, Presence, Processes, Runner, RunnerError, RunnerHandle,
+    SignalReply, Signalled, Silence,
+};

@@ -1,11 +1,15 @@
 //! The sessions under which processes of this node may still run, on disk: what the next node process proves over once it
-//! holds the guard's lock.
+//! holds the guard's lock and has swept, where it is in the same [`Place`].
+//!
+//! A line a session: its number, and the place. Lines of an older format had no place, and prove nothing.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use pando_protocol::ids::SessionId;
+
+use super::place::Place;
 
 /// The file in the data folder.
 const FILE: &str = "sessions";
@@ -14,24 +18,30 @@ const FILE: &str = "sessions";
 #[derive(Debug)]
 pub struct SessionRecord {
     folder: PathBuf,
+    here: Place,
     sessions: Vec<SessionId>,
 }
 
 impl SessionRecord {
     /// Reads the record. Only called while the guard's lock is held and no process of an older guard was left: then every
-    /// session in it is over.
+    /// session that was begun where this process is, `here`, is over. Those of other places are left out: their lease decides.
     ///
     /// # Errors
-    /// Where the file cannot be read. A line that is no number is left out: it was being written when the machine stopped, so
+    /// Where the file cannot be read. A line that is none is left out: it was being written when the machine stopped, so
     /// nothing ran under it.
-    pub fn open(folder: &Path) -> io::Result<Self> {
+    pub fn open(folder: &Path, here: Place) -> io::Result<Self> {
         let text = match fs::read_to_string(folder.join(FILE)) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(error),
         };
-        let sessions = text.lines().filter_map(|line| line.parse().ok().map(SessionId)).collect();
-        Ok(Self { folder: folder.to_owned(), sessions })
+        let proven = |line: &str| {
+            let (session, place) = line.split_once(' ')?;
+            let former: Place = place.parse().ok()?;
+            here.proves_over(&former).then_some(SessionId(session.parse().ok()?))
+        };
+        let sessions = text.lines().filter_map(proven).collect();
+        Ok(Self { folder: folder.to_owned(), here, sessions })
     }
 
     /// The sessions, the oldest first.
@@ -51,7 +61,8 @@ impl SessionRecord {
     pub fn begin(&mut self, session: SessionId, older_are_over: bool) -> io::Result<()> {
         let mut sessions = if older_are_over { Vec::new() } else { self.sessions.clone() };
         sessions.push(session);
-        let text: String = sessions.iter().map(|session| format!("{}\n", session.0)).collect();
+        let place = self.here.to_word();
+        let text: String = sessions.iter().map(|session| format!("{} {place}\n", session.0)).collect();
         let aside = self.folder.join(format!("{FILE}.new"));
         let mut file = File::create(&aside)?;
         file.write_all(text.as_bytes())?;
@@ -65,16 +76,61 @@ impl SessionRecord {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::super::place::tests::place;
     use super::*;
+    use crate::guard::{GuardLock, LOCK_FILE};
+
+    /// The record as a node process that takes the folder finds it.
+    fn found(folder: &Path) -> Vec<SessionId> {
+        taken(folder).1.sessions()
+    }
+
+    fn taken(folder: &Path) -> (GuardLock, SessionRecord) {
+        let lock = GuardLock::acquire(folder, Duration::ZERO).unwrap();
+        let here = Place::here(&lock).unwrap();
+        (lock, SessionRecord::open(folder, here).unwrap())
+    }
 
     #[test]
     fn sessions_are_kept_until_nothing_of_them_is_left() {
         let folder = tempfile::tempdir().unwrap();
-        let mut record = SessionRecord::open(folder.path()).unwrap();
+        let mut record = SessionRecord::open(folder.path(), place()).unwrap();
         record.begin(SessionId(3), true).unwrap();
         record.begin(SessionId(5), false).unwrap();
-        assert_eq!(SessionRecord::open(folder.path()).unwrap().sessions(), [SessionId(3), SessionId(5)]);
+        let again = || SessionRecord::open(folder.path(), place()).unwrap().sessions();
+        assert_eq!(again(), [SessionId(3), SessionId(5)]);
         record.begin(SessionId(9), true).unwrap();
-        assert_eq!(SessionRecord::open(folder.path()).unwrap().sessions(), [SessionId(9)]);
+        assert_eq!(again(), [SessionId(9)]);
+    }
+
+    #[test]
+    fn a_copy_of_the_folder_proves_nothing_while_the_folder_itself_does() {
+        let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (lock, mut record) = taken(folder.path());
+        record.begin(SessionId(3), true).unwrap();
+        for file in [FILE, LOCK_FILE] {
+            fs::copy(folder.path().join(file), copy.path().join(file)).unwrap();
+        }
+        assert_eq!(found(copy.path()), [], "the node that it was copied from may still run");
+        drop((lock, record));
+        assert_eq!(found(folder.path()), [SessionId(3)]);
+    }
+
+    #[test]
+    fn a_folder_whose_lock_file_was_replaced_proves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_held, mut record) = taken(folder.path());
+        record.begin(SessionId(3), true).unwrap();
+        fs::remove_file(folder.path().join(LOCK_FILE)).unwrap();
+        assert_eq!(found(folder.path()), []);
+    }
+
+    #[test]
+    fn a_record_without_places_proves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(FILE), "3\n5\n").unwrap();
+        assert_eq!(found(folder.path()), []);
     }
 }

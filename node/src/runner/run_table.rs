@@ -203,6 +203,7 @@ impl RunTable {
             FromGuard::Renewed { session, kill_at } => {
                 self.events.push_back(ChildEvent::Renewed { session, kill_at });
             }
+            FromGuard::Here { number } => self.events.push_back(ChildEvent::GuardAnswered { number }),
             FromGuard::Fenced { session } => self.events.push_back(ChildEvent::Fenced { session }),
             FromGuard::Gone { session } => {
                 self.gone.insert(session);

@@ -53,6 +53,8 @@ pub enum Order {
     EndSession(SessionId),
     /// See [`super::children::Children::set_voters`].
     SetVoters(Vec<VoterAddress>),
+    /// See [`super::children::Children::call_guard`].
+    CallGuard(u64),
     /// See [`super::children::Children::kill_guard`].
     KillGuard,
     /// See [`super::children::Children::shutdown`].
@@ -89,22 +91,33 @@ pub enum Report {
 /// Words that wait for the guard.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    /// A renewal is tagged with its session.
-    parcels: VecDeque<(Option<SessionId>, Parcel)>,
+    parcels: VecDeque<(Option<Replaced>, Parcel)>,
+}
+
+/// A word that replaces one of its kind that still waits, so that a guard that does not read cannot make the queue grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Replaced {
+    /// A renewal of this session. It takes the place of the older one: what waits behind that one needs it.
+    Renewal(SessionId),
+    /// A call. It goes behind all that waits, because its answer says that this was heard.
+    Call,
 }
 
 impl Outbox {
-    /// Queues a word with its descriptors. A renewal replaces one of the same session that still waits, so that a guard that
-    /// does not read cannot make the queue grow.
+    /// Queues a word with its descriptors. Renewals and calls replace older ones that still wait.
     ///
     /// # Errors
     /// Where the word is larger than a word may be.
     pub fn push(&mut self, word: &ToGuard, descriptors: Vec<OwnedFd>) -> Result<(), String> {
         let parcel = Parcel::with(word, descriptors).map_err(|error| error.to_string())?;
         let tag = match word {
-            ToGuard::Renew { session, .. } => Some(*session),
+            ToGuard::Renew { session, .. } => Some(Replaced::Renewal(*session)),
+            ToGuard::Call { .. } => Some(Replaced::Call),
             _ => None,
         };
+        if tag == Some(Replaced::Call) {
+            self.parcels.retain(|(waiting, _)| *waiting != tag);
+        }
         match self.parcels.iter_mut().find(|(waiting, _)| tag.is_some() && *waiting == tag) {
             Some(waiting) => waiting.1 = parcel,
             None => self.parcels.push_back((tag, parcel)),
@@ -150,6 +163,7 @@ pub struct Runs {
     mark: String,
     leaving: Vec<oneshot::Sender<()>>,
     left: bool,
+    killed_guard: bool,
 }
 
 impl Runs {
@@ -185,6 +199,7 @@ impl Runs {
             mark: options.mark,
             leaving: Vec::new(),
             left: false,
+            killed_guard: false,
         };
         runs.introduce(lock).await?;
         Ok(runs)
@@ -249,13 +264,17 @@ impl Runs {
     fn take(&mut self, input: Input) -> Option<Ending> {
         match input {
             Input::Guard(Ok(Some(word))) => self.table.hear(word, &mut self.outbox),
-            Input::Guard(Ok(None) | Err(_)) => return Some(if self.left { Ending::Goes } else { Ending::GuardGone }),
+            Input::Guard(Ok(None) | Err(_)) => {
+                return Some(if self.left && !self.killed_guard { Ending::Goes } else { Ending::GuardGone });
+            }
             Input::Sent(Ok(())) => {
                 self.outbox.parcels.pop_front();
             }
             // Its end is noticed where it is read.
             Input::Sent(Err(_)) => self.outbox.parcels.clear(),
             Input::Order(Some(order)) => self.obey(order),
+            // The runner has ended, and what still runs gets its grace.
+            Input::NobodyListens if !self.leaving.is_empty() => self.table.events.clear(),
             Input::Order(None) | Input::NobodyListens => return Some(Ending::NodeGone),
             Input::Report(report) => self.table.take_report(report, &mut self.outbox),
             Input::Published => {}
@@ -285,7 +304,10 @@ impl Runs {
                 self.configuration.voters = voters;
                 self.outbox.say(&ToGuard::Configure(self.configuration.clone()));
             }
+            Order::CallGuard(number) => self.outbox.say(&ToGuard::Call { number }),
             Order::KillGuard => {
+                // It does not go by itself, so what it leaves is to be swept.
+                self.killed_guard = true;
                 // Where it is gone already, its socket says so.
                 let _ = self.guard.start_kill();
             }
@@ -312,7 +334,8 @@ impl Runs {
         }
         self.table.abandon();
         // Nobody listens where the node is on its way out already.
-        let _ = self.events.send(ChildEvent::GuardLost).await;
+        let nothing_left = self.lock.is_some();
+        let _ = self.events.send(ChildEvent::GuardLost { nothing_left }).await;
         // The lock goes with the process: nobody else may run on this data folder before.
         std::mem::forget(self.lock);
     }

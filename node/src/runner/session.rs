@@ -12,10 +12,11 @@ use pando_protocol::ids::{Incarnation, NodeName, Path, SessionId};
 use pando_protocol::session::{Desired, LeaderWord, NodeRole, Observation, RunnerWord, SessionRequest};
 use pando_protocol::spec::{Label, ProcessSpec, Signal};
 use pando_supervision::desired::{Action, Local, plan};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::children::{ChildEvent, Children, Start};
+use super::guard_watch::GuardWatch;
 use super::lease::Lease;
 use super::local::{Outbox, Runs};
 use super::record::SessionRecord;
@@ -23,10 +24,13 @@ use super::voters::{Heard, Voters};
 use crate::guard::{BootTime, FENCE_MARGIN};
 
 /// Children of a node that was told to go have at most this long to stop.
-const LEAVE_LIMIT: Duration = Duration::from_secs(30);
+pub const LEAVE_LIMIT: Duration = Duration::from_secs(30);
+/// So long before that what still runs is stopped at once, whatever is to be stopped before it: the usual grace of a child.
+const STOP_TOGETHER: Duration = Duration::from_secs(5);
 /// Once everything has stopped, the cluster has this long to confirm it.
-const LAST_WORD_LIMIT: Duration = Duration::from_secs(2);
-/// After a session is over, its processes have this long to be gone before a new one is asked for without that proof.
+pub const LAST_WORD_LIMIT: Duration = Duration::from_secs(2);
+/// After a session is over, its processes have this long to be gone before a new one is asked for without that proof: only the
+/// kernel can hold them up then, since the guard has answered.
 const LINGER_LIMIT: Duration = Duration::from_secs(2);
 /// A guard that does not do its duty is killed, and what it ran has this long to be gone before the node ends.
 const CLEAN_UP_LIMIT: Duration = Duration::from_secs(10);
@@ -64,7 +68,9 @@ pub trait Processes: Send + 'static {
     fn renew(&mut self, session: SessionId, kill_at: BootTime);
     /// Kills everything under the session now.
     fn end_session(&mut self, session: SessionId);
-    /// Kills whoever should kill at `kill_at` and does not answer: [`ChildEvent::GuardLost`] follows when nothing is left.
+    /// Asks whoever kills at `kill_at` whether it is there: [`ChildEvent::GuardAnswered`] follows.
+    fn call_guard(&mut self, number: u64);
+    /// Kills whoever should kill at `kill_at` and does not answer: [`ChildEvent::GuardLost`] follows.
     fn kill_guard(&mut self);
 }
 
@@ -94,6 +100,9 @@ impl Processes for Children {
     fn end_session(&mut self, session: SessionId) {
         Self::end_session(self, session);
     }
+    fn call_guard(&mut self, number: u64) {
+        Self::call_guard(self, number);
+    }
     fn kill_guard(&mut self) {
         Self::kill_guard(self);
     }
@@ -105,18 +114,26 @@ pub type SignalReply = oneshot::Sender<io::Result<Signalled>>;
 /// Why the runner ended without being told to.
 #[derive(Debug, thiserror::Error)]
 pub enum RunnerError {
-    /// The guard died.
-    #[error("the guard has died: nobody could fence what runs here")]
-    GuardLost,
-    /// The guard did not answer. It was killed, and nothing that it ran is left.
-    #[error("the guard had not confirmed a lease for {0:?}, so that nobody fenced what ran here: all of it was killed")]
-    GuardSilent(Duration),
-    /// The guard did not answer, and what it ran could not be killed in time.
+    /// The guard died, and nothing that it ran is left.
+    #[error("the guard has died: nobody could fence what ran here, and all of it was killed")]
+    GuardLost {
+        /// The sessions that are known to be over by that.
+        over: Vec<SessionId>,
+    },
+    /// The guard did not do its duty. It was killed, and nothing that it ran is left.
+    #[error("{silence}, so that nobody fenced what ran here: all of it was killed")]
+    GuardSilent {
+        /// What was wrong with it.
+        silence: Silence,
+        /// The sessions that are known to be over by that.
+        over: Vec<SessionId>,
+    },
+    /// What the guard ran could not be killed in time.
     #[error(
-        "the guard had not confirmed a lease for {0:?}, and what it ran may still run: look for processes with \
-         PANDO_SESSION in their environment, and kill them before you start this node again"
+        "{0}, and what it ran may still run: look for processes with PANDO_SESSION in their environment, and kill them \
+         before you start this node again"
     )]
-    NotCleanedUp(Duration),
+    NotCleanedUp(Silence),
     /// The session could not be written down before anything starts under it.
     #[error(
         "the session could not be written to {path}: free some space or repair the disk, then start the node again"
@@ -129,6 +146,30 @@ pub enum RunnerError {
     },
 }
 
+impl RunnerError {
+    /// The sessions of which nothing is left, and of which the cluster may not know it.
+    pub fn known_over(&self) -> &[SessionId] {
+        match self {
+            Self::GuardLost { over } | Self::GuardSilent { over, .. } => over,
+            Self::NotCleanedUp(_) | Self::Record { .. } => &[],
+        }
+    }
+}
+
+/// What is wrong with the guard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Silence {
+    /// It is dead.
+    #[error("the guard has died")]
+    Dead,
+    /// It owed a word for so long.
+    #[error("the guard has not answered for {0:?}")]
+    Unanswered(Duration),
+    /// The lease is over, and it did not say that it killed.
+    #[error("the guard did not say that it killed what ran under a lease that has ended")]
+    Unfenced,
+}
+
 /// A signal sent to a child, by an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Signalled {
@@ -138,9 +179,21 @@ pub struct Signalled {
     pub pid: u32,
 }
 
+/// A node's standing with the cluster, as its runner knows it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Presence {
+    /// The session that it holds; `None`: nothing may run here.
+    pub session: Option<SessionId>,
+    /// How many children have a process here, as of the last beat.
+    pub children: usize,
+}
+
 /// A way to the runner.
 #[derive(Debug, Clone)]
-pub struct RunnerHandle(mpsc::Sender<Request>);
+pub struct RunnerHandle {
+    requests: mpsc::Sender<Request>,
+    presence: watch::Receiver<Presence>,
+}
 
 #[derive(Debug)]
 struct Request {
@@ -150,13 +203,18 @@ struct Request {
 }
 
 impl RunnerHandle {
+    /// Whether a session is held, and how much runs here.
+    pub fn presence(&self) -> Presence {
+        self.presence.borrow().clone()
+    }
+
     /// Sends a signal to what runs here at `path`.
     ///
     /// # Errors
     /// [`io::ErrorKind::NotFound`] where nothing runs here at that path; what the kernel says otherwise.
     pub async fn signal(&self, path: Path, signal: Signal) -> io::Result<Signalled> {
         let (reply, answer) = oneshot::channel();
-        _ = self.0.send(Request { path, signal, reply }).await;
+        _ = self.requests.send(Request { path, signal, reply }).await;
         answer.await.unwrap_or_else(|_| Err(io::Error::other("the node is stopping")))
     }
 }
@@ -180,12 +238,16 @@ pub struct Runner<R: AsyncRuntime, P: Processes> {
     standing: Standing<R>,
     /// Sessions that are over, whose processes are not known to be gone.
     lingering: BTreeSet<SessionId>,
+    guard: GuardWatch,
     requests: mpsc::Receiver<Request>,
+    presence: watch::Sender<Presence>,
     dice: fn() -> u64,
     /// Told to go: no new session is asked for.
     is_leaving: bool,
     /// Why no session was granted, as it was told last.
     refusal: Option<String>,
+    /// The newest session that was ever begun. Numbers grow, so that any later one was not.
+    newest_begun: Option<SessionId>,
 }
 
 enum Standing<R: AsyncRuntime> {
@@ -199,8 +261,10 @@ struct Asking {
     nonce: u64,
     /// When this nonce was first sent: a lease counts from there.
     first: Option<BootTime>,
-    /// Not before this, unless nothing lingers.
+    /// While something lingers, not before this.
     not_before: BootTime,
+    /// While something lingers, not before the guard has answered a call after this one, and so has killed it.
+    after_call: u64,
 }
 
 struct Session<R: AsyncRuntime> {
@@ -214,6 +278,10 @@ struct Session<R: AsyncRuntime> {
 
 struct Leaving {
     since: BootTime,
+    /// The number of the observation that says so.
+    said: u64,
+    /// Nobody leads the stopping, or it took too long: all that ran was told to stop.
+    stops_alone: bool,
     /// Since when everything has stopped here.
     at_rest: Option<BootTime>,
     said_left: bool,
@@ -251,8 +319,12 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         dice: fn() -> u64,
     ) -> (Self, RunnerHandle) {
         let (handle, requests) = mpsc::channel(64);
-        let asking = Asking { nonce: dice(), first: None, not_before: processes.now() };
+        let (present, presence) = watch::channel(Presence::default());
+        let now = processes.now();
+        let asking = Asking { nonce: dice(), first: None, not_before: now, after_call: 0 };
+        let guard = GuardWatch::new(pace.lease, now);
         let (standing, lingering) = (Standing::Asking(asking), BTreeSet::new());
+        let newest_begun = record.sessions().into_iter().max();
         let runner = Self {
             facts,
             pace,
@@ -261,12 +333,15 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
             record,
             standing,
             lingering,
+            guard,
             requests,
+            presence: present,
             dice,
             is_leaving: false,
             refusal: None,
+            newest_begun,
         };
-        (runner, RunnerHandle(handle))
+        (runner, RunnerHandle { requests: handle, presence })
     }
 
     /// Runs until `stop` and everything has stopped, or until the guard is lost.
@@ -279,10 +354,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
             if self.has_left() {
                 return Ok(());
             }
-            let wake = match &self.standing {
-                Standing::Held(session) => session.runs.next_start().map_or(beat_at, |start| start.min(beat_at)),
-                Standing::Asking(_) => beat_at,
-            };
+            let wake = self.wake(beat_at);
             let input = tokio::select! {
                 biased;
                 () = feeds.stop.cancelled(), if !self.is_leaving => Input::ToldToGo,
@@ -291,54 +363,104 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
                 Some(request) = self.requests.recv() => Input::Request(request),
                 () = R::sleep_until(wake) => Input::Time,
             };
+            // What the guard says counts before its silence is judged.
+            if let Input::Child(Some(event)) = &input {
+                self.hear_guard(event);
+            }
             // Before anything is done: a process that was stopped for a while goes on here, under a session that may be over.
-            if self.guard_is_silent() {
-                return Err(self.without_guard(&mut feeds.children).await);
+            if let Some(silence) = self.silence() {
+                return Err(self.without_guard(silence, &mut feeds.children).await);
             }
             self.end_lease();
             match input {
                 Input::ToldToGo => self.leave(),
                 Input::Child(Some(event)) => self.child(event)?,
-                Input::Child(None) => return Err(RunnerError::GuardLost),
+                Input::Child(None) => return Err(RunnerError::NotCleanedUp(Silence::Dead)),
                 Input::Heard(heard) => self.hear(heard)?,
                 Input::Request(request) => self.request(request),
                 Input::Time => {}
             }
             self.start_due();
+            self.stop_alone();
             if R::Instant::now() >= beat_at {
                 beat_at = R::Instant::now() + self.pace.beat;
                 self.beat();
+                self.tell_presence();
+            }
+            if self.presence.borrow().session != self.session() {
+                self.tell_presence();
             }
         }
     }
 
-    fn guard_is_silent(&mut self) -> bool {
-        let now = self.processes.now();
-        match &mut self.standing {
-            Standing::Held(session) => session.lease.guard_is_silent(now),
-            Standing::Asking(_) => false,
+    fn session(&self) -> Option<SessionId> {
+        match &self.standing {
+            Standing::Held(session) => Some(session.id),
+            Standing::Asking(_) => None,
         }
     }
 
-    /// Nobody may be there to fence what runs here: no more is beaten, and it is killed by way of its guard.
-    async fn without_guard(&mut self, children: &mut mpsc::Receiver<ChildEvent>) -> RunnerError {
-        let silent = self.pace.lease / 2;
-        tracing::error!("the guard does not confirm leases: it is killed with everything that runs here");
-        self.processes.kill_guard();
-        let gone = R::timeout(CLEAN_UP_LIMIT, async {
-            while children.recv().await.is_some_and(|event| event != ChildEvent::GuardLost) {}
-        });
-        match gone.await {
-            Ok(()) => RunnerError::GuardSilent(silent),
-            Err(_) => RunnerError::NotCleanedUp(silent),
+    fn tell_presence(&self) {
+        let children = match &self.standing {
+            Standing::Held(session) => session.runs.count(),
+            Standing::Asking(_) => 0,
+        };
+        self.presence.send_replace(Presence { session: self.session(), children });
+    }
+
+    /// When there is something to do though nothing is heard.
+    fn wake(&self, beat_at: R::Instant) -> R::Instant {
+        let Standing::Held(session) = &self.standing else { return beat_at };
+        let now = self.processes.now();
+        let look = R::Instant::now() + session.lease.next_look(now).since(now);
+        // What has not started is not started any more by one that goes.
+        let starts = session.runs.next_start().filter(|_| session.leaving.is_none());
+        starts.into_iter().fold(beat_at.min(look), R::Instant::min)
+    }
+
+    /// What is wrong with the guard, if anything.
+    fn silence(&mut self) -> Option<Silence> {
+        let now = self.processes.now();
+        if self.guard.is_silent(now) {
+            return Some(Silence::Unanswered(self.guard.patience()));
         }
+        let Standing::Held(session) = &mut self.standing else { return None };
+        session.lease.fence_is_missing(now).then_some(Silence::Unfenced)
+    }
+
+    /// Nobody may be there to fence what runs here: no more is beaten, and it is killed by way of its guard.
+    async fn without_guard(&mut self, silence: Silence, children: &mut mpsc::Receiver<ChildEvent>) -> RunnerError {
+        tracing::error!(%silence, "the guard is killed with everything that runs here");
+        self.processes.kill_guard();
+        let lost = R::timeout(CLEAN_UP_LIMIT, async {
+            loop {
+                match children.recv().await {
+                    Some(ChildEvent::GuardLost { nothing_left }) => return nothing_left,
+                    Some(_) => {}
+                    None => return false,
+                }
+            }
+        });
+        if !lost.await.unwrap_or(false) {
+            return RunnerError::NotCleanedUp(silence);
+        }
+        RunnerError::GuardSilent { silence, over: self.own_sessions() }
+    }
+
+    /// The sessions under which this process started anything that may still have run just now.
+    fn own_sessions(&self) -> Vec<SessionId> {
+        let held = match &self.standing {
+            Standing::Held(session) => Some(session.id),
+            Standing::Asking(_) => None,
+        };
+        self.lingering.iter().copied().chain(held).collect()
     }
 
     /// Ends a session whose lease has ended.
     fn end_lease(&mut self) {
         let Standing::Held(session) = &self.standing else { return };
         if session.lease.is_over(self.processes.now()) {
-            tracing::warn!(session = %session.id, "the lease has ended: everything that ran under this session was killed");
+            tracing::warn!(session = %session.id, "the lease has ended: what runs under this session is being killed");
             self.session_over();
         }
     }
@@ -346,9 +468,13 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
     /// Asks, or beats and says again what is not confirmed.
     fn beat(&mut self) {
         let now = self.processes.now();
+        // Whether or not the network lets anything renew a kill time.
+        let call = self.guard.call(now);
+        self.processes.call_guard(call);
         match &mut self.standing {
             Standing::Asking(asking) => {
-                if self.lingering.is_empty() || now >= asking.not_before {
+                let is_killed = now >= asking.not_before && self.guard.has_answered_after(asking.after_call);
+                if self.lingering.is_empty() || is_killed {
                     self.ask(now);
                 }
             }
@@ -370,7 +496,8 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
 
     fn ask(&mut self, now: BootTime) {
         let Standing::Asking(asking) = &mut self.standing else { return };
-        // A nonce that waited for half a lease would be granted a session that is nearly over.
+        // A nonce that waited for half a lease would be granted a session that is nearly over: a lease counts from when its
+        // nonce was first sent, since the leader may count it from there too.
         if asking.first.is_some_and(|first| now.since(first) > self.pace.lease / 2) {
             (asking.nonce, asking.first) = ((self.dice)(), None);
         }
@@ -419,7 +546,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         match word {
             LeaderWord::Answer { session: id, number } if id == session.id => {
                 if let Some(end) = session.lease.answered(number) {
-                    session.lease.told_guard(self.processes.now());
+                    self.guard.told_kill_time(self.processes.now());
                     self.processes.renew(id, end.minus(FENCE_MARGIN));
                 }
             }
@@ -439,18 +566,23 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
     }
 
     fn granted(&mut self, nonce: u64, id: SessionId) -> Result<(), RunnerError> {
-        let Standing::Asking(asking) = &self.standing else { return Ok(()) };
-        let Some(asked) = asking.first.filter(|_| asking.nonce == nonce) else { return Ok(()) };
-        let mut lease = Lease::granted(self.pace.lease, asked);
-        if lease.is_over(self.processes.now()) {
+        let now = self.processes.now();
+        let asked = match &self.standing {
+            Standing::Asking(asking) => asking.first.filter(|_| asking.nonce == nonce),
+            Standing::Held(_) => None,
+        };
+        let lease = asked.map(|asked| Lease::granted(self.pace.lease, asked)).filter(|lease| !lease.is_over(now));
+        let Some(lease) = lease else {
+            self.decline(nonce, id);
             return Ok(());
-        }
+        };
         // Before anything starts under it: the next node process proves it over by this file.
         self.record
             .begin(id, self.lingering.is_empty())
             .map_err(|source| RunnerError::Record { path: self.record.path(), source })?;
-        lease.told_guard(self.processes.now());
-        self.processes.renew(id, lease.end().minus(FENCE_MARGIN));
+        self.newest_begun = Some(id);
+        self.guard.told_kill_time(self.processes.now());
+        self.processes.renew(id, lease.kill_at());
         tracing::info!(session = %id, "a session is granted");
         self.refusal = None;
         let (runs, outbox) = (Runs::default(), Outbox::default());
@@ -459,10 +591,29 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         Ok(())
     }
 
+    /// Says of a session that was granted too late that nothing runs under it, and nothing ever will: what was assigned to it
+    /// would stand still for a lease, and count as lost. Said once; where that is not heard, the lease ends it.
+    fn decline(&mut self, nonce: u64, id: SessionId) {
+        if self.newest_begun >= Some(id) {
+            return; // Told again of a session that was begun.
+        }
+        if let Standing::Asking(asking) = &mut self.standing
+            && asking.nonce == nonce
+        {
+            // Never begun, also when it is granted once more.
+            (asking.nonce, asking.first) = ((self.dice)(), None);
+        }
+        tracing::info!(session = %id, "a session was granted too late, and is not begun");
+        self.voters.say(&RunnerWord::Observe { session: id, number: 1, observation: Observation::Left });
+    }
+
     /// The session is over for good: nothing is done or said under it any more.
     fn session_over(&mut self) {
         let now = self.processes.now();
-        let asking = Asking { nonce: (self.dice)(), first: None, not_before: now.plus(LINGER_LIMIT) };
+        let (not_before, after_call) = (now.plus(LINGER_LIMIT), self.guard.called());
+        let asking = Asking { nonce: (self.dice)(), first: None, not_before, after_call };
+        // What is over needs no kill time; that it ends is heard in the answer to a call.
+        self.guard.settled_kill_time();
         if let Standing::Held(session) = std::mem::replace(&mut self.standing, Standing::Asking(asking)) {
             self.processes.end_session(session.id);
             self.lingering.insert(session.id);
@@ -478,8 +629,6 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         let now = self.processes.now();
         for action in plan(desired, &session.runs.standing()) {
             match action {
-                // What was assigned before the cluster knew that this node goes is to end as soon as it knows.
-                Action::Start(_) if session.leaving.is_some() => {}
                 Action::Start(wanted) => session.runs.take_up(wanted, R::Instant::now()),
                 Action::Stop(ending) => {
                     session.runs.stopping(ending.incarnation);
@@ -497,38 +646,51 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
 
     fn start_due(&mut self) {
         let Standing::Held(session) = &mut self.standing else { return };
+        // What was assigned before the cluster knew that this node goes waits until it is told to end.
+        if session.leaving.is_some() {
+            return;
+        }
         for wanted in session.runs.take_due(R::Instant::now()) {
             self.processes.start(wanted.path, wanted.incarnation, session.id, wanted.spec);
         }
     }
 
-    fn child(&mut self, event: ChildEvent) -> Result<(), RunnerError> {
+    /// What the guard says of itself and of whole sessions.
+    fn hear_guard(&mut self, event: &ChildEvent) {
         match event {
-            ChildEvent::GuardLost => return Err(RunnerError::GuardLost),
-            ChildEvent::Renewed { session, .. } => {
-                if let Standing::Held(held) = &mut self.standing
-                    && held.id == session
-                {
-                    held.lease.guard_confirmed();
-                }
+            ChildEvent::GuardAnswered { number } => self.guard.answered(*number),
+            ChildEvent::Renewed { session, .. } if self.holds(*session) => self.guard.settled_kill_time(),
+            ChildEvent::Fenced { session } if self.holds(*session) => {
+                tracing::warn!(%session, "no beat was answered in time: the guard has killed what ran under this session");
+                self.session_over();
             }
-            ChildEvent::Fenced { session } => {
-                if self.holds(session) {
-                    tracing::warn!(%session, "no beat was answered in time: the guard has killed what ran under this session");
+            ChildEvent::SessionGone { session } => {
+                if self.holds(*session) {
                     self.session_over();
                 }
+                self.lingering.remove(session);
+                tracing::info!(%session, "nothing that ran under this session is left");
             }
+            _ => {}
+        }
+    }
+
+    fn child(&mut self, event: ChildEvent) -> Result<(), RunnerError> {
+        match event {
+            ChildEvent::GuardLost { nothing_left: true } => {
+                return Err(RunnerError::GuardLost { over: self.own_sessions() });
+            }
+            ChildEvent::GuardLost { nothing_left: false } => return Err(RunnerError::NotCleanedUp(Silence::Dead)),
+            // Heard already.
+            ChildEvent::GuardAnswered { .. }
+            | ChildEvent::Renewed { .. }
+            | ChildEvent::Fenced { .. }
+            | ChildEvent::SessionGone { .. } => {}
             ChildEvent::Started { path, incarnation, pid, .. } => {
                 self.observe_alive(incarnation, Observation::Started { path, incarnation, pid });
             }
             ChildEvent::Ready { path, incarnation, .. } => {
                 self.observe_alive(incarnation, Observation::Ready { path, incarnation });
-            }
-            ChildEvent::SessionGone { session } => {
-                if self.holds(session) {
-                    self.session_over();
-                }
-                self.lingering.remove(&session);
             }
             ChildEvent::NeverStarted { path, incarnation } => self.never_started(path, incarnation),
             ChildEvent::Exited { path, incarnation, mut exit, .. } => {
@@ -587,24 +749,46 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         }
     }
 
-    /// Begins to go: says so, then stops everything itself, so that it also works when no leader answers.
+    /// Begins to go: says so, and starts nothing more. What runs is stopped as the cluster says, in its order.
     fn leave(&mut self) {
         self.is_leaving = true;
         let now = self.processes.now();
         let Standing::Held(session) = &mut self.standing else { return };
-        session.leaving = Some(Leaving { since: now, at_rest: None, said_left: false, lost_patience: false });
-        session.observe(&self.voters, now, Observation::Leaving);
-        for (path, incarnation, state) in session.runs.alive() {
-            match state {
-                Local::Running => {
-                    session.runs.stopping(incarnation);
-                    self.processes.stop(incarnation);
-                }
-                Local::Waiting => {
-                    session.runs.promise(&path, incarnation);
-                    session.observe(&self.voters, now, Observation::NeverStarted { path, incarnation });
-                }
-                Local::Stopping | Local::Over => {}
+        let said = session.observe(&self.voters, now, Observation::Leaving);
+        session.leaving = Some(Leaving {
+            since: now,
+            said,
+            stops_alone: false,
+            at_rest: None,
+            said_left: false,
+            lost_patience: false,
+        });
+    }
+
+    /// A node that was told to go, and that no leader hears, stops all itself while its lease lasts, the newest first; so does
+    /// one whose time is nearly up. Each child has its grace, or what the limit leaves of it.
+    fn stop_alone(&mut self) {
+        let now = self.processes.now();
+        let Standing::Held(session) = &mut self.standing else { return };
+        let Some(leaving) = &mut session.leaving else { return };
+        let took = now.since(leaving.since);
+        let patience = self.pace.lease / 2;
+        let is_unheard = took >= patience && session.outbox.holds(leaving.said);
+        // The newest answered beat was sent a lease before the end of the lease.
+        let is_unanswered = now.plus(self.pace.lease).since(session.lease.end()) >= patience;
+        if leaving.stops_alone || !(is_unheard || is_unanswered || took + STOP_TOGETHER >= LEAVE_LIMIT) {
+            return;
+        }
+        leaving.stops_alone = true;
+        tracing::warn!(
+            is_unheard,
+            is_unanswered,
+            "what runs here is stopped all at once: nobody leads that, or it took too long"
+        );
+        for (_, incarnation, state) in session.runs.alive() {
+            if state == Local::Running {
+                session.runs.stopping(incarnation);
+                self.processes.stop(incarnation);
             }
         }
     }
@@ -615,7 +799,11 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         let now = self.processes.now();
         let Standing::Held(session) = &mut self.standing else { return self.is_leaving };
         let Some(leaving) = &mut session.leaving else { return false };
-        let alive = session.runs.alive();
+        let mut alive = session.runs.alive();
+        // Where nobody leads the stopping nobody says of these that they shall never start.
+        if leaving.stops_alone {
+            alive.retain(|(_, _, state)| *state != Local::Waiting);
+        }
         if !alive.is_empty() {
             let took = now.since(leaving.since);
             if took >= LEAVE_LIMIT && !leaving.lost_patience {
@@ -629,7 +817,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
             return true;
         }
         // Not before all else is confirmed: the cluster may have assigned something before it knew that this node goes.
-        if !session.outbox.is_empty() {
+        if !session.outbox.is_empty() || !session.runs.alive().is_empty() {
             return false;
         }
         if leaving.said_left {
@@ -642,9 +830,11 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
 }
 
 impl<R: AsyncRuntime> Session<R> {
-    fn observe(&mut self, voters: &Voters, now: BootTime, observation: Observation) {
+    /// Says it to all voters, and gives its number.
+    fn observe(&mut self, voters: &Voters, now: BootTime, observation: Observation) -> u64 {
         let (number, observation) = self.outbox.push(observation, now);
         voters.say(&RunnerWord::Observe { session: self.id, number, observation });
+        number
     }
 
     /// Says everything that is not confirmed to one voter, which may not have heard it.

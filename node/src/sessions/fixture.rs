@@ -18,6 +18,9 @@ use crate::control::{Control, EventFeed, Leadership, NotProposed, Proposal, Publ
 
 pub const LEASE: Duration = Duration::from_secs(2);
 
+/// A command, and the only leadership in which it may be written.
+type Proposed = (Option<u64>, Command);
+
 /// What the test switches while the plane runs.
 #[derive(Debug)]
 pub struct Plane {
@@ -30,7 +33,7 @@ pub struct Plane {
     /// Whether the rules panic on exits.
     pub chokes: Arc<AtomicBool>,
     /// All that was proposed, in order.
-    pub proposed: Arc<Mutex<Vec<Command>>>,
+    pub proposed: Arc<Mutex<Vec<Proposed>>>,
     led: watch::Sender<Leadership<SimRuntime>>,
 }
 
@@ -69,8 +72,8 @@ impl Plane {
         };
         let (commits, chokes, proposed) = (plane.commits.clone(), plane.chokes.clone(), plane.proposed.clone());
         drop(SimRuntime::spawn(async move {
-            while let Some(Proposal { command, reply, round: _ }) = waiting.recv().await {
-                proposed.lock().unwrap().push(command.clone());
+            while let Some(Proposal { command, reply, round }) = waiting.recv().await {
+                proposed.lock().unwrap().push((round, command.clone()));
                 let is_exit = matches!(&command, Command::Observe { observation: Observation::Exited { .. }, .. });
                 let outcome = if !commits.load(Ordering::Relaxed) {
                     Err(NotProposed::Unknown)
@@ -111,7 +114,26 @@ impl Plane {
     /// How often the end of a session was proposed.
     pub fn ends_proposed(&self) -> usize {
         let proposed = self.proposed.lock().unwrap();
-        proposed.iter().filter(|command| matches!(command, Command::EndSession { .. })).count()
+        proposed.iter().filter(|(_, command)| matches!(command, Command::EndSession { .. })).count()
+    }
+
+    /// The nonces of the sessions that were proposed.
+    pub fn grants_proposed(&self) -> Vec<u64> {
+        self.grants().into_iter().map(|(_, nonce)| nonce).collect()
+    }
+
+    /// The leaderships for which sessions were proposed.
+    pub fn rounds_of_grants(&self) -> Vec<Option<u64>> {
+        self.grants().into_iter().map(|(round, _)| round).collect()
+    }
+
+    fn grants(&self) -> Vec<(Option<u64>, u64)> {
+        let proposed = self.proposed.lock().unwrap();
+        let nonce = |(round, command): &Proposed| match command {
+            Command::GrantSession(request) => Some((*round, request.nonce)),
+            _ => None,
+        };
+        proposed.iter().filter_map(nonce).collect()
     }
 
     /// Another leadership of the same node begins.

@@ -15,14 +15,14 @@ use openraft::AsyncRuntime;
 use pando_protocol::client::frames::{FrameReader, FrameWriter};
 use pando_protocol::ids::{Incarnation, NodeName, SessionId};
 use pando_protocol::rejection::Rejection;
-use pando_protocol::session::{LeaderWord, Observation, RunnerWord};
+use pando_protocol::session::{LeaderWord, Observation, RunnerWord, SessionRequest};
 use pando_supervision::desired::desired;
 use pando_supervision::{Command, Done, Outcome};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::keeper::KeeperHandle;
-use crate::control::{Control, NotProposed, members_of};
+use crate::control::{Control, NotProposed, Urgency, members_of};
 use crate::transport::IncomingStream;
 
 /// Observations of one runner that may be on their way into the log.
@@ -87,8 +87,8 @@ pub async fn attend<R: AsyncRuntime>(
     control: Control<R>,
     keeper: KeeperHandle<R>,
 ) {
-    let (session, told, told_members, under_way) = (None, None, None, VecDeque::new());
-    Attendant { node, control, keeper, say, session, told, told_members, under_way }.run(words).await;
+    let (session, told, told_members, asking, under_way) = (None, None, None, None, VecDeque::new());
+    Attendant { node, control, keeper, say, session, told, told_members, asking, under_way }.run(words).await;
 }
 
 struct Attendant<R: AsyncRuntime> {
@@ -102,8 +102,18 @@ struct Attendant<R: AsyncRuntime> {
     told: Option<(SessionId, u64, u64)>,
     /// The leadership in which the members were last told, and the log index of their entry.
     told_members: Option<(u64, u64)>,
+    /// A request for a session that waits for the proof that this node leads.
+    asking: Option<Asking>,
     /// Proposals in the order of their words, so that their outcomes are read in order.
     under_way: VecDeque<(Asked, Reply)>,
+}
+
+/// The newest request of the runner: those before it are given up.
+struct Asking {
+    request: SessionRequest,
+    /// The leadership in which it came, and is granted.
+    round: u64,
+    proof: oneshot::Receiver<bool>,
 }
 
 enum Asked {
@@ -126,6 +136,10 @@ impl<R: AsyncRuntime> Attendant<R> {
             let answers: [Option<LeaderWord>; 2] = tokio::select! {
                 biased;
                 outcome = next_outcome(&mut self.under_way) => self.outcome(outcome).await,
+                is_proven = next_proof(&mut self.asking) => {
+                    self.grant(is_proven).await;
+                    [None, None]
+                }
                 changed = leadership.changed() => if changed.is_ok() { [self.tell(), None] } else { return },
                 // Before the state, whose changes may never end; and what came of the word is told with it.
                 word = words.recv(), if self.under_way.len() < UNDER_WAY => match word {
@@ -151,11 +165,7 @@ impl<R: AsyncRuntime> Attendant<R> {
                 let why = format!("the certificate is for {}, the request for {}", self.node, request.node);
                 return Some(LeaderWord::Refused { nonce: request.nonce, why });
             }
-            RunnerWord::Ask(request) if leads => {
-                let nonce = request.nonce;
-                let reply = self.control.submit(Command::GrantSession(request)).await;
-                self.under_way.push_back((Asked::Session { nonce }, reply));
-            }
+            RunnerWord::Ask(request) if leads => self.asked(request).await,
             RunnerWord::Beat { session, number, answered: _, answered_age } => {
                 // Known also where another node leads, so that the first state of a new leadership is told at once.
                 self.session = Some(session);
@@ -171,6 +181,30 @@ impl<R: AsyncRuntime> Attendant<R> {
             RunnerWord::Ask(_) | RunnerWord::Observe { .. } => {}
         }
         None
+    }
+
+    /// A leader that lost its majority does not know it, and what it proposes is committed when the majority is back: one
+    /// session after the other that its runner gave up long ago, with children assigned to each. So a request waits for a
+    /// proof, the newest takes the place of the one before, and one grant is under way at a time.
+    async fn asked(&mut self, request: SessionRequest) {
+        if self.under_way.iter().any(|(asked, _)| matches!(asked, Asked::Session { .. })) {
+            return; // The runner asks again with each beat.
+        }
+        let round = self.control.leadership.borrow().round;
+        match &mut self.asking {
+            Some(asking) if asking.round == round => asking.request = request,
+            _ => {
+                let proof = self.control.ask_proof(Urgency::Regular).await;
+                self.asking = Some(Asking { request, round, proof });
+            }
+        }
+    }
+
+    async fn grant(&mut self, is_proven: bool) {
+        let Some(Asking { request, round, proof: _ }) = self.asking.take().filter(|_| is_proven) else { return };
+        let nonce = request.nonce;
+        let reply = self.control.submit_in(round, Command::GrantSession(request)).await;
+        self.under_way.push_back((Asked::Session { nonce }, reply));
     }
 
     async fn observe(
@@ -284,6 +318,14 @@ async fn next_outcome(under_way: &mut VecDeque<(Asked, Reply)>) -> (Asked, Resul
     let outcome = reply.await.unwrap_or(Err(NotProposed::Unknown));
     match under_way.pop_front() {
         Some((asked, _)) => (asked, outcome),
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether this node leads, for the request that waits for it; never, while none does.
+async fn next_proof(asking: &mut Option<Asking>) -> bool {
+    match asking {
+        Some(asking) => (&mut asking.proof).await.unwrap_or(false),
         None => std::future::pending().await,
     }
 }

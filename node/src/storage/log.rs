@@ -74,6 +74,16 @@ impl Default for LogOptions {
     }
 }
 
+impl LogOptions {
+    /// Options for a log that is to have about so many bytes: a quarter of it a file, so that purging gives back in steps. Never
+    /// above the defaults.
+    pub fn for_size(bytes: u64) -> Self {
+        let most = Self::default();
+        let within = |bytes: u64, most: usize| usize::try_from(bytes).unwrap_or(most).min(most);
+        Self { cache_bytes: within(bytes, most.cache_bytes), file_bytes: within(bytes / 4, most.file_bytes), ..most }
+    }
+}
+
 /// The Raft log. A handle: clones are the same log. The folder stays locked until the last one is gone.
 #[derive(Debug, Clone)]
 pub struct LogStore {

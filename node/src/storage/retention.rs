@@ -20,6 +20,9 @@ use super::snapshot::SnapshotStore;
 use crate::raft::state_machine::StateMachine;
 use crate::raft::types::Types;
 
+/// The size of a log from which the defaults of all bounds follow: 64 MiB.
+pub const DEFAULT_LOG_BYTES: u64 = 64 << 20;
+
 /// The bounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
@@ -40,11 +43,18 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
+        Self::for_size(DEFAULT_LOG_BYTES)
+    }
+}
+
+impl Limits {
+    /// The bounds of a log of this many bytes, in the proportions of the defaults.
+    pub const fn for_size(bytes: u64) -> Self {
         Self {
-            snapshot_after_at_least: 64 << 20,
-            snapshot_after_at_most: 512 << 20,
-            keep: 64 << 20,
-            keep_for_followers: 256 << 20,
+            snapshot_after_at_least: bytes,
+            snapshot_after_at_most: bytes.saturating_mul(8),
+            keep: bytes,
+            keep_for_followers: bytes.saturating_mul(4),
             interval: Duration::from_secs(1),
         }
     }

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::Credentials;
 use super::peers::Peers;
 use super::server::{self, IncomingStream};
 
@@ -48,14 +49,21 @@ impl Cluster {
     pub(crate) fn folder(&self, name: &str, role: Role) -> PathBuf {
         let own = self.folder.path().join(format!("{name}-{role}"));
         if !own.exists() {
-            let authority = Authority::create_or_load(self.folder.path(), self.name).unwrap();
-            authority.issue(&name.parse().unwrap(), role, &own).unwrap();
+            self.authority().issue(&name.parse().unwrap(), role, &own).unwrap();
         }
         own
     }
 
     pub(crate) fn identity(&self, name: &str, role: Role) -> Identity {
         Identity::load(&self.folder(name, role)).unwrap()
+    }
+
+    pub(crate) fn credentials(&self, node: &str) -> Credentials {
+        Credentials::fixed(self.identity(node, Role::Node))
+    }
+
+    pub(crate) fn authority(&self) -> Authority {
+        Authority::create_or_load(self.folder.path(), self.name).unwrap()
     }
 
     pub(crate) fn dialler(&self, name: &str) -> Dialler {
@@ -74,7 +82,7 @@ impl Cluster {
         let address = endpoint.local_addr().unwrap().to_string();
         let (sender, streams) = mpsc::channel(4);
         let stop = CancellationToken::new();
-        let peers = Peers::new(endpoint.clone(), identity, &Tuning::lan());
+        let peers = Peers::new(endpoint.clone(), Credentials::fixed(identity), &Tuning::lan());
         let serving = tokio::spawn(server::serve(endpoint, self.name.to_owned(), sender, stop.clone()));
         Node { address, streams, stop, serving, peers }
     }

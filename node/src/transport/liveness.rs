@@ -30,6 +30,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
+use super::Credentials;
+
 /// What a connection is for: the first and only frame from whoever made it. Variants are only ever appended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FirstWord {
@@ -47,11 +49,10 @@ pub type Notice = (Obituary, oneshot::Sender<ObituaryReply>);
 /// `obituaries` is a bounded queue; while it is full for longer than some seconds, senders are told to try another voter.
 pub async fn serve(
     listener: TcpListener,
-    identity: Identity,
+    credentials: Credentials,
     obituaries: mpsc::Sender<Notice>,
     stop: CancellationToken,
 ) {
-    let acceptor = TlsAcceptor::from(tls::server(&identity));
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     let tasks = TaskTracker::new();
     loop {
@@ -69,7 +70,7 @@ pub async fn serve(
             debug!(%peer, "refused: {CONNECTIONS} liveness connections are open");
             continue;
         };
-        let served = connection(socket, acceptor.clone(), identity.clone(), obituaries.clone());
+        let served = connection(socket, credentials.now(), obituaries.clone());
         let stop = stop.clone();
         tasks.spawn(async move {
             let _place = place;
@@ -88,16 +89,11 @@ pub async fn serve(
     tasks.wait().await;
 }
 
-async fn connection(
-    socket: TcpStream,
-    acceptor: TlsAcceptor,
-    identity: Identity,
-    obituaries: mpsc::Sender<Notice>,
-) -> io::Result<()> {
+async fn connection(socket: TcpStream, identity: Identity, obituaries: mpsc::Sender<Notice>) -> io::Result<()> {
     notice_lost_machines(&socket)?;
     socket.set_nodelay(true)?;
     let opened = timeout(SETUP, async {
-        let mut stream = acceptor.accept(socket).await?;
+        let mut stream = TlsAcceptor::from(tls::server(&identity)).accept(socket).await?;
         let peer = verified(&stream, identity.cluster())?;
         let word = read_frame::<FirstWord>(&mut stream).await?;
         Ok::<_, io::Error>((stream, peer, word))
@@ -146,13 +142,13 @@ fn verified(stream: &server::TlsStream<TcpStream>, cluster: &str) -> io::Result<
 }
 
 /// Holds a connection to a node and returns when that node's process is gone: [`Held::make`], then [`Held::gone`].
-pub async fn hold(identity: &Identity, name: &NodeName, address: &str) {
-    Held::make(identity, name, address).await.gone().await;
+pub async fn hold(credentials: &Credentials, name: &NodeName, address: &str) {
+    Held::make(credentials, name, address).await.gone().await;
 }
 
 /// A connection that is held. Drop it to let go.
 pub struct Held {
-    identity: Identity,
+    credentials: Credentials,
     name: NodeName,
     stream: client::TlsStream<TcpStream>,
     peer: SocketAddr,
@@ -161,9 +157,9 @@ pub struct Held {
 
 impl Held {
     /// Connects to the node `name` at `address` (`host:port`), and tries until that works.
-    pub async fn make(identity: &Identity, name: &NodeName, address: &str) -> Self {
+    pub async fn make(credentials: &Credentials, name: &NodeName, address: &str) -> Self {
         loop {
-            match timeout(SETUP, make(identity, name, address)).await {
+            match timeout(SETUP, make(credentials, name, address)).await {
                 Ok(Ok(held)) => return held,
                 Ok(Err(error)) => debug!(%name, address, %error, "no liveness connection yet"),
                 Err(_) => debug!(%name, address, "no liveness connection yet: no answer within {SETUP:?}"),
@@ -191,7 +187,7 @@ impl Held {
         loop {
             let socket = timeout(patience, TcpStream::connect(self.peer)).await.ok()?.ok()?;
             // Somebody listens. A process about to die may still accept; then the next round finds nobody.
-            if let Ok(Ok(stream)) = timeout(SETUP, greet(&self.identity, &self.name, socket)).await {
+            if let Ok(Ok(stream)) = timeout(SETUP, greet(&self.credentials.now(), &self.name, socket)).await {
                 return Some(stream);
             }
             sleep(SHORTEST_PATIENCE).await;
@@ -199,15 +195,15 @@ impl Held {
     }
 }
 
-async fn make(identity: &Identity, name: &NodeName, address: &str) -> io::Result<Held> {
+async fn make(credentials: &Credentials, name: &NodeName, address: &str) -> io::Result<Held> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for peer in tokio::net::lookup_host(address).await? {
         let begun = Instant::now();
         match TcpStream::connect(peer).await {
             Ok(socket) => {
                 let rtt = begun.elapsed();
-                let stream = greet(identity, name, socket).await?;
-                return Ok(Held { identity: identity.clone(), name: name.clone(), stream, peer, rtt });
+                let stream = greet(&credentials.now(), name, socket).await?;
+                return Ok(Held { credentials: credentials.clone(), name: name.clone(), stream, peer, rtt });
             }
             Err(error) => last = error,
         }
@@ -294,7 +290,7 @@ mod tests {
         let address = listener.local_addr().unwrap().to_string();
         let (sender, notices) = mpsc::channel(4);
         let stop = CancellationToken::new();
-        let serving = tokio::spawn(serve(listener, cluster.identity(name, Role::Node), sender, stop.clone()));
+        let serving = tokio::spawn(serve(listener, cluster.credentials(name), sender, stop.clone()));
         Voter { address, notices, stop, serving }
     }
 
@@ -311,8 +307,8 @@ mod tests {
     async fn a_closed_process_is_seen_at_once() {
         let cluster = Cluster::new("grove");
         let voter = voter(&cluster, "n1").await;
-        let (identity, address) = (cluster.identity("n2", Role::Node), voter.address.clone());
-        let mut holding = tokio::spawn(async move { hold(&identity, &"n1".parse().unwrap(), &address).await });
+        let (credentials, address) = (cluster.credentials("n2"), voter.address.clone());
+        let mut holding = tokio::spawn(async move { hold(&credentials, &"n1".parse().unwrap(), &address).await });
         let open = timeout(Duration::from_millis(300), &mut holding).await;
         assert!(open.is_err(), "a living process was taken for dead");
         voter.stop.cancel();
@@ -341,8 +337,8 @@ mod tests {
                 }
             }
         });
-        let identity = cluster.identity("n2", Role::Node);
-        let holding = tokio::spawn(async move { hold(&identity, &"n1".parse().unwrap(), &between).await });
+        let credentials = cluster.credentials("n2");
+        let holding = tokio::spawn(async move { hold(&credentials, &"n1".parse().unwrap(), &between).await });
         timeout(LIMIT, seen_again.recv()).await.unwrap().unwrap();
         assert!(!holding.is_finished());
         holding.abort();
@@ -357,9 +353,9 @@ mod tests {
         // It accepts connections in the kernel and never answers: what a stopped process looks like.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let identity = cluster.identity("n2", Role::Node);
+        let credentials = cluster.credentials("n2");
         let name: NodeName = "n1".parse().unwrap();
-        let silent = timeout(Duration::from_secs(1), hold(&identity, &name, &address)).await;
+        let silent = timeout(Duration::from_secs(1), hold(&credentials, &name, &address)).await;
         assert!(silent.is_err(), "silence was taken for death");
     }
 

@@ -25,6 +25,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::debug;
 
+use super::Credentials;
+
 /// What a connection is for. Lanes do not share a connection, because one whose receiver is slow holds up all its streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lane {
@@ -45,8 +47,8 @@ pub struct Peers(Arc<Pool>);
 #[derive(Debug)]
 struct Pool {
     endpoint: Endpoint,
-    identity: Identity,
-    dial_limit: Duration,
+    credentials: Credentials,
+    tuning: Tuning,
     slots: Mutex<HashMap<(Lane, NodeName), Slot>>,
 }
 
@@ -76,13 +78,13 @@ enum Step {
 
 impl Peers {
     /// A pool that dials from `endpoint` with the times of `tuning`.
-    pub fn new(endpoint: Endpoint, identity: Identity, tuning: &Tuning) -> Self {
-        Self(Arc::new(Pool { endpoint, identity, dial_limit: tuning.dial, slots: Mutex::default() }))
+    pub fn new(endpoint: Endpoint, credentials: Credentials, tuning: &Tuning) -> Self {
+        Self(Arc::new(Pool { endpoint, credentials, tuning: tuning.clone(), slots: Mutex::default() }))
     }
 
     /// Who dials.
-    pub fn identity(&self) -> &Identity {
-        &self.0.identity
+    pub fn identity(&self) -> Identity {
+        self.0.credentials.now()
     }
 
     /// The connection to the node `name`, which is dialled at `address` (`host:port`, resolved at each dial) if there is none.
@@ -192,8 +194,9 @@ impl Peers {
 
     async fn dial(self, lane: Lane, name: NodeName, address: String, sender: watch::Sender<Option<Dialled>>) {
         let pool = &self.0;
-        let server_name = pool.identity.server_name(&name);
-        let dialled = quic::dial(&pool.endpoint, &address, &server_name, pool.dial_limit).await;
+        let (identity, mut endpoint) = (pool.credentials.now(), pool.endpoint.clone());
+        quic::dial_as(&mut endpoint, &identity, &pool.tuning);
+        let dialled = quic::dial(&endpoint, &address, &identity.server_name(&name), pool.tuning.dial).await;
         let dialled = dialled.map_err(|error| error.to_string());
         if let Some(slot) = self.slots().get_mut(&(lane, name.clone())).filter(|slot| slot.address == address) {
             slot.settle(&dialled);

@@ -8,8 +8,9 @@ use pando_protocol::message::Write;
 use pando_protocol::rejection::Rejection;
 
 use crate::change::Change;
-use crate::cluster::{Body, Cluster, ProcessPhase, SupervisorPhase};
+use crate::cluster::{Cluster, Supervisor, SupervisorPhase};
 use crate::command::{Applied, Command, Done, EventKind, Outcome, Stamp};
+use crate::due;
 use crate::mutation::{Mutation, broken};
 
 /// Replies kept of one client.
@@ -19,19 +20,20 @@ pub const CLIENTS_KEPT: usize = 10_000;
 /// Cluster time after which a client that is not heard is forgotten.
 pub const CLIENT_FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 
-/// Runs everything that is due at `stamp`, then `command`. Deterministic to the byte.
+/// Runs everything that is due at `stamp`, then `command`. Deterministic to the byte. A panic in what is due is caught: the timer
+/// is dropped, with an event of [`EventKind::RulePanicked`].
 ///
 /// # Panics
-/// Only by a bug of ours. Whoever calls it keeps a clone, puts that back and answers *internal*, identically on every voter.
+/// Where `command` panics: only by a bug of ours. Whoever calls it keeps a clone, puts that back and answers *internal*, identically on every voter.
 pub fn apply(cluster: &mut Cluster, stamp: Stamp, command: Command) -> Applied {
     // A stamp from a leader whose clock lags never turns time back.
     cluster.head.now = cluster.head.now.max(stamp.at);
+    let mut events = due::run(cluster, stamp.wall);
     let mut change = Change::new(cluster, stamp.wall);
-    change.run_due();
-    change.place_waiting();
     let outcome = change.command(command);
-    change.place_waiting();
-    Applied { outcome, events: change.events }
+    change.settle();
+    events.extend(change.events);
+    Applied { outcome, events }
 }
 
 /// When something happens by itself next, in cluster time; `None` while nothing will. A tick is due then.
@@ -40,31 +42,24 @@ pub fn next_deadline(cluster: &Cluster) -> Option<Duration> {
 }
 
 impl Change<'_> {
-    fn run_due(&mut self) {
-        let now = self.now();
-        while let Some((at, path)) = self.cluster.timers.get_min().cloned() {
-            if at > now {
-                break;
-            }
-            self.cluster.timers.remove(&(at, path.clone()));
-            self.delay_is_over(&path);
+    pub(crate) fn delay_is_over(&mut self, path: &Path) {
+        if broken(Mutation::DelayPanics) && path.name().ends_with('0') {
+            panic!("a delay that is over breaks a rule");
         }
-        self.forget_silent_clients();
+        if let Some(pending) = self.cluster.pending_at(path) {
+            let order = pending.order;
+            self.to_place.insert((order, path.clone()));
+        } else if let Some(Supervisor { phase: SupervisorPhase::Delayed { .. }, .. }) = self.cluster.supervisor(path) {
+            self.start(path);
+        }
     }
 
-    fn delay_is_over(&mut self, path: &Path) {
-        match &self.member(path).body {
-            Body::Supervisor(supervisor) => {
-                if matches!(supervisor.phase, SupervisorPhase::Delayed { .. }) {
-                    self.start(path);
-                }
-            }
-            Body::Process(process) => {
-                if let ProcessPhase::Pending(pending) = &process.phase {
-                    let order = pending.order;
-                    self.to_place.insert((order, path.clone()));
-                }
-            }
+    /// Lets all follow that follows from what was done: places for who waits, and the next step of each group.
+    pub(crate) fn settle(&mut self) {
+        loop {
+            self.place_waiting();
+            let Some(path) = self.unsettled.pop_last() else { return };
+            self.advance_groups(&path);
         }
     }
 
@@ -132,7 +127,7 @@ impl Change<'_> {
         self.cluster.clients.insert(client, Arc::new(record));
     }
 
-    fn forget_silent_clients(&mut self) {
+    pub(crate) fn forget_silent_clients(&mut self) {
         let now = self.now();
         while let Some((heard, client)) = self.cluster.client_ages.get_min().copied() {
             if now.saturating_sub(heard) < CLIENT_FORGOTTEN_AFTER {

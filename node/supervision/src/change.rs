@@ -27,11 +27,14 @@ pub(crate) struct Change<'a> {
     pub to_place: BTreeSet<(u64, Path)>,
     /// Whether a node came or room was freed, so that all who wait are to be tried again.
     pub room_changed: bool,
+    /// Members that changed: the groups they belong to are looked at before this application ends.
+    pub unsettled: BTreeSet<Path>,
 }
 
 impl<'a> Change<'a> {
     pub fn new(cluster: &'a mut Cluster, wall: u64) -> Self {
-        Self { cluster, events: Vec::new(), wall, to_place: BTreeSet::new(), room_changed: false }
+        let (to_place, unsettled) = (BTreeSet::new(), BTreeSet::new());
+        Self { cluster, events: Vec::new(), wall, to_place, room_changed: false, unsettled }
     }
 
     pub fn now(&self) -> Duration {

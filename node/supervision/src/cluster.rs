@@ -18,8 +18,8 @@ use crate::command::{Event, Outcome};
 mod member;
 
 pub use member::{
-    Body, DownReason, HistoryEntry, Member, Pending, Process, ProcessPhase, Refusal, Run, Stage, StopReason,
-    Supervisor, SupervisorPhase, Then,
+    Body, DownReason, Group, HistoryEntry, Member, Pending, Place, Process, ProcessPhase, Refusal, Run, Stage,
+    StopReason, Supervisor, SupervisorPhase, Then,
 };
 
 /// The replicated state.
@@ -33,7 +33,7 @@ pub struct Cluster {
     pub members: OrdMap<Path, Arc<Member>>,
     /// Every node that ever had a session.
     pub nodes: OrdMap<NodeName, Arc<Node>>,
-    /// Children that wait for a place, in the order in which they began to wait.
+    /// Children and groups that wait for places, in the order in which they began to wait.
     pub pending: OrdSet<(u64, Path)>,
     /// When something happens by itself: a delay ends.
     pub timers: OrdSet<(Duration, Path)>,
@@ -95,6 +95,8 @@ pub struct Node {
     pub current: Option<SessionId>,
     /// Every session that is not known to be over: the current one, and older ones whose processes may still run.
     pub sessions: BTreeMap<SessionId, Session>,
+    /// An operator drains it: it gets no work, and what runs there moves. Outlives its sessions.
+    pub drained: bool,
     /// How often it was lost.
     pub losses: u64,
 }
@@ -112,7 +114,9 @@ pub struct Session {
     pub leaving: bool,
     /// What is assigned under it.
     pub assigned: BTreeSet<Path>,
-    /// The slots that those take.
+    /// For whom room is kept under it.
+    pub kept: BTreeSet<Path>,
+    /// The slots that both take.
     pub used: u32,
     /// The number of the last change to what should run here.
     pub revision: u64,
@@ -148,6 +152,18 @@ impl Cluster {
         match &self.member(path)?.body {
             Body::Process(process) => Some(process),
             Body::Supervisor(_) => None,
+        }
+    }
+
+    /// What waits for places at `path`: a process, or the next generation of a group.
+    pub fn pending_at(&self, path: &Path) -> Option<&Pending> {
+        match &self.member(path)?.body {
+            Body::Process(Process { phase: ProcessPhase::Pending(pending), .. }) => Some(pending),
+            Body::Supervisor(supervisor) => match supervisor.group() {
+                Some(Group::Pending(pending)) => Some(pending),
+                Some(Group::Settled | Group::TakingDown { .. } | Group::Starting) | None => None,
+            },
+            Body::Process(_) => None,
         }
     }
 

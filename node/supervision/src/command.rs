@@ -159,11 +159,25 @@ pub enum EventKind {
     NodeLost,
     /// The rules have a new version.
     RulesRaised,
+    /// A member of a group ended, and others are taken down and started again with it.
+    GroupRestarts,
+    /// All members of a group have started, each after the one before was ready.
+    GroupStarted,
+    /// An operator drains a node.
+    NodeDrained,
+    /// A drained node takes work again.
+    NodeUndrained,
+    /// An operator removed a node that was gone.
+    NodeRemoved,
+    /// An operator stopped a member as dangerous to start.
+    MemberQuarantined,
+    /// A rule panicked on what was due: a bug. It was left out.
+    RulePanicked,
 }
 
 impl EventKind {
     /// Every kind, in order.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 27] = [
         Self::TreeApplied,
         Self::TreeDeleted,
         Self::TreeFailed,
@@ -184,6 +198,13 @@ impl EventKind {
         Self::NodeLeft,
         Self::NodeLost,
         Self::RulesRaised,
+        Self::GroupRestarts,
+        Self::GroupStarted,
+        Self::NodeDrained,
+        Self::NodeUndrained,
+        Self::NodeRemoved,
+        Self::MemberQuarantined,
+        Self::RulePanicked,
     ];
 
     /// The stable word for it.
@@ -209,6 +230,13 @@ impl EventKind {
             Self::NodeLeft => "node_left",
             Self::NodeLost => "node_lost",
             Self::RulesRaised => "rules_raised",
+            Self::GroupRestarts => "group_restarts",
+            Self::GroupStarted => "group_started",
+            Self::NodeDrained => "node_drained",
+            Self::NodeUndrained => "node_undrained",
+            Self::NodeRemoved => "node_removed",
+            Self::MemberQuarantined => "member_quarantined",
+            Self::RulePanicked => "rule_panicked",
         }
     }
 }

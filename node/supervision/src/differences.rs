@@ -97,10 +97,11 @@ fn own_keys(member: &Member, child: Option<&ChildSpec>) -> Vec<String> {
 }
 
 fn supervisor_keys(known: &Supervisor, spec: &SupervisorSpec, keys: &mut Vec<String>) {
-    let SupervisorSpec { strategy, intensity, auto_shutdown, children } = spec;
+    let SupervisorSpec { strategy, intensity, auto_shutdown, colocate, children } = spec;
     push_if(keys, known.strategy != *strategy, "strategy");
     push_if(keys, known.intensity != *intensity, "intensity");
     push_if(keys, known.auto_shutdown != *auto_shutdown, "auto_shutdown");
+    push_if(keys, known.colocate != *colocate, "colocate");
     // Their order only: what is added and removed has lines of its own.
     let staying = known.children.iter().filter(|id| names(spec, id));
     let known_too = children.iter().map(|child| &child.id).filter(|id| known.children.contains(id));

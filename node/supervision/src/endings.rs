@@ -9,7 +9,7 @@ use pando_protocol::spec::{ExitAction, ProcessSpec, Restart};
 
 use crate::causes::{action_for, cause_of};
 use crate::change::{Change, chain, escalated, human};
-use crate::cluster::{DownReason, ProcessPhase, Refusal, Run, Stage, StopReason};
+use crate::cluster::{Body, DownReason, ProcessPhase, Refusal, Run, Stage, StopReason};
 use crate::command::EventKind;
 use crate::mutation::{Mutation, broken};
 use crate::restarts::{Budget, Crash, delay, dice};
@@ -36,6 +36,7 @@ impl Change<'_> {
         self.take_off(path, &run);
         let spec = self.process(path).spec.clone();
         self.process(path).phase = ProcessPhase::Down(DownReason::Supervisor);
+        self.unsettled.insert(path.clone());
         match &over {
             Over::Exited(exit) => self.settle_backoff(path, exit),
             Over::NeverStarted => {}
@@ -47,8 +48,8 @@ impl Change<'_> {
         let class = cause.class;
         *self.member(path).endings.entry(class).or_default() += 1;
         let cause = chain(cause);
-        if let Some(why) = self.unwanted(path) {
-            return self.stay_down(path, &cause, why);
+        if let Some(why) = self.unwanted(path, &run) {
+            return self.stay_down(path, &run, &cause, why);
         }
         match class {
             CauseClass::Stopped if broken(Mutation::StopIsCharged) => self.pay_and_restart(path, &run, cause),
@@ -86,7 +87,9 @@ impl Change<'_> {
     }
 
     /// Why a child that ended is not to run again now, whatever its ending was; `None` where its restart type decides.
-    fn unwanted(&mut self, path: &Path) -> Option<&'static str> {
+    fn unwanted(&mut self, path: &Path, run: &Run) -> Option<&'static str> {
+        // A temporary child that ends by itself has come to its own end, whatever its group is about.
+        let own_end = self.member(path).restart == Restart::Temporary && run.stopping.is_none();
         let parent = path.parent().map(|parent| self.supervisor(&parent).is_up());
         let member = self.member(path);
         if member.removed {
@@ -95,23 +98,50 @@ impl Change<'_> {
             Some("nobody: its supervisor stops")
         } else if member.held {
             Some("nobody: an operator stopped it")
+        } else if self.is_taken_down(path) && !own_end {
+            Some("nobody: its group restarts")
         } else {
             None
         }
     }
 
-    fn stay_down(&mut self, path: &Path, cause: &Arc<CauseChain>, why: &str) {
+    fn stay_down(&mut self, path: &Path, run: &Run, cause: &Arc<CauseChain>, why: &str) {
         self.note(path, cause, false, why.into(), "stays down".into());
-        let member = self.member(path);
-        if member.removed {
+        if self.member(path).removed {
             return self.forget(path);
         }
-        let reason = if member.held { DownReason::Held } else { DownReason::Supervisor };
-        self.process(path).phase = ProcessPhase::Down(reason);
+        if self.is_taken_down(path) {
+            self.down_with_group(path);
+        } else {
+            self.release_place(path);
+            self.set_down(path, DownReason::Supervisor);
+        }
+        self.keep_place_with_group(path, run, cause);
         if let Some(parent) = path.parent()
             && self.supervisor(&parent).is_stopping()
         {
             self.advance_stop(&parent);
+        }
+    }
+
+    /// What a group takes down starts again where it ran, unless its node could not start it.
+    fn keep_place_with_group(&mut self, path: &Path, run: &Run, cause: &CauseChain) {
+        let refused = cause.innermost().is_some_and(|cause| cause.class == CauseClass::StartFailed);
+        let member = self.member(path);
+        let returns = !member.held && !matches!(&member.body, Body::Process(p) if p.has_finished());
+        if returns && !refused && self.is_taken_down_with(path) {
+            self.keep_place_of(path, run);
+        }
+    }
+
+    /// Starts a child again whose ending nobody pays for: alone, or with the group that it belongs to.
+    fn start_again_as_member(&mut self, path: &Path, cause: &Arc<CauseChain>, payer: &str, after: Duration) {
+        match path.parent().filter(|parent| self.is_group(parent)) {
+            Some(group) => {
+                self.note(path, cause, false, payer.into(), self.group_decision(path, after));
+                self.restart_group(&group, path, after, false);
+            }
+            None => self.start_again(path, cause, payer, after),
         }
     }
 
@@ -128,14 +158,23 @@ impl Change<'_> {
     /// A run that we asked to end has ended, and its child is still wanted.
     fn stopped(&mut self, path: &Path, run: &Run, cause: &Arc<CauseChain>) {
         match run.stopping {
-            Some(StopReason::Shutdown) if self.member(path).restart == Restart::Temporary => {
+            Some(StopReason::Shutdown | StopReason::Drain) if self.member(path).restart == Restart::Temporary => {
                 self.end_temporary(path, cause);
             }
-            Some(StopReason::Shutdown) => {
+            Some(StopReason::Shutdown | StopReason::Drain) => {
                 let owed = self.owed(run);
-                self.start_again(path, cause, "nobody: we asked for it", owed);
+                self.start_again_as_member(path, cause, "nobody: we asked for it", owed);
             }
-            _ => self.start_again(path, cause, "nobody: we asked for it", Duration::ZERO),
+            _ => self.start_again_in_place(path, run, cause, "nobody: we asked for it", Duration::ZERO),
+        }
+    }
+
+    /// Starts a child again where it ran, as long as its node can take it: a working folder and warm caches are worth keeping.
+    fn start_again_in_place(&mut self, path: &Path, run: &Run, cause: &Arc<CauseChain>, payer: &str, after: Duration) {
+        self.start_again(path, cause, payer, after);
+        if self.can_stay(path, run) {
+            self.stop_waiting(path);
+            self.assign(path, run.node.clone(), run.session, Some(run.incarnation), after);
         }
     }
 
@@ -146,7 +185,7 @@ impl Change<'_> {
             return self.end_temporary(path, cause);
         }
         let owed = if was_to_restart { Duration::ZERO } else { self.owed(run) };
-        self.start_again(path, cause, "nobody: its node was lost", owed.max(brake));
+        self.start_again_as_member(path, cause, "nobody: its node was lost", owed.max(brake));
     }
 
     /// What is left of the delay of a run that had not started yet: going to another node does not shorten it.
@@ -170,7 +209,11 @@ impl Change<'_> {
         let member = self.member(path);
         member.unpaid += 1;
         let wait = delay(&member.backoff, 0, dice(path, run.incarnation.0));
-        self.start_again(path, &cause, "nobody: its reaper was killed", wait);
+        let payer = "nobody: its reaper was killed";
+        match path.parent().filter(|parent| self.is_group(parent)) {
+            Some(_) => self.start_again_as_member(path, &cause, payer, wait),
+            None => self.start_again_in_place(path, run, &cause, payer, wait),
+        }
     }
 
     /// Whether one more ending of a child may go unpaid: nothing restarts for ever for free.
@@ -186,15 +229,17 @@ impl Change<'_> {
         }
         let refused = &self.process(path).refused_by;
         let enough = refused.len() >= REFUSALS_BEFORE_CHARGE && !broken(Mutation::StartFailuresFree);
-        let another = self.choose_node(path).is_ok_and(|(node, _)| !self.process(path).refused_by.contains(&node));
+        let another = self.could_start_elsewhere(path);
         if enough || !(another || broken(Mutation::StartFailuresFree)) || !self.may_go_unpaid(path) {
-            self.process(path).refused_by.clear();
             return self.pay_and_restart(path, run, cause);
         }
         self.member(path).unpaid += 1;
         let payer = format!("node {}: other nodes are tried first", run.node);
         self.note(path, &cause, false, payer, "tried on another node at once".into());
-        self.wait_for_place(path, Duration::ZERO);
+        match path.parent().filter(|parent| self.is_group(parent)) {
+            Some(group) => self.restart_group(&group, path, Duration::ZERO, false),
+            None => self.wait_for_place(path, Duration::ZERO),
+        }
     }
 
     fn note_refusal(&mut self, path: &Path, run: &Run, cause: &CauseChain) {
@@ -213,6 +258,7 @@ impl Change<'_> {
             (Some(ExitAction::Stop), _) => {
                 let decision = "stays down until it is started".into();
                 self.note(path, &cause, false, "nobody: a rule of on_exit".into(), decision);
+                self.release_place(path);
                 self.process(path).phase = ProcessPhase::Down(DownReason::Rule);
             }
             (Some(ExitAction::Escalate), _) => self.escalate_at_once(path, cause),
@@ -235,6 +281,7 @@ impl Change<'_> {
 
     fn finish(&mut self, path: &Path, cause: &Arc<CauseChain>, payer: &str) {
         self.note(path, cause, false, payer.into(), "not restarted".into());
+        self.release_place(path);
         self.process(path).phase = ProcessPhase::Down(DownReason::Finished);
         self.significant_ended(path);
     }
@@ -243,6 +290,12 @@ impl Change<'_> {
     /// that budget.
     fn pay_and_restart(&mut self, path: &Path, run: &Run, cause: Arc<CauseChain>) {
         let Some(parent) = path.parent() else { return };
+        if self.is_paid_for(&parent) {
+            let payer = "nobody: its group restarts already, and that is paid for".to_owned();
+            self.note(path, &cause, false, payer, self.group_decision(path, Duration::ZERO));
+            self.restart_group(&parent, path, Duration::ZERO, true);
+            return self.keep_place_with_group(path, run, &cause);
+        }
         match self.charge_own(path, &cause) {
             Own::Paid(payer) => self.restart_process(path, run, &cause, payer),
             Own::Passed(cause, own) => match self.charge(&parent, path, cause.clone()) {
@@ -279,9 +332,13 @@ impl Change<'_> {
 
     /// A crash restart stays on its node; placement decides only where that cannot take it.
     fn restart_process(&mut self, path: &Path, run: &Run, cause: &Arc<CauseChain>, payer: String) {
-        let wait = self.next_delay(path);
+        let wait = self.next_delay(path, cause);
+        if let Some(group) = path.parent().filter(|parent| self.is_group(parent)) {
+            self.note(path, cause, true, payer, self.group_decision(path, wait));
+            self.restart_group(&group, path, wait, true);
+            return self.keep_place_with_group(path, run, cause);
+        }
         self.note(path, cause, true, payer, format!("restarts after {}", human(wait)));
-        self.process(path).refused_by.clear();
         let refused = matches!(cause.innermost(), Some(cause) if cause.class == CauseClass::StartFailed);
         if !refused && self.can_stay(path, run) {
             self.assign(path, run.node.clone(), run.session, Some(run.incarnation), wait);

@@ -8,7 +8,9 @@ use pando_protocol::spec::{Intensity, Restart};
 use pando_protocol::view::{Explanation, State};
 
 use crate::change::{budget, human};
-use crate::cluster::{Body, Cluster, DownReason, Member, ProcessPhase, Run, Stage, Supervisor, SupervisorPhase, Then};
+use crate::cluster::{
+    Body, Cluster, DownReason, Group, Member, ProcessPhase, Run, Stage, Supervisor, SupervisorPhase, Then,
+};
 use crate::report::{rows, state, waiting};
 use crate::restarts::Window;
 
@@ -63,7 +65,15 @@ fn now_sentence(cluster: &Cluster, path: &Path, member: &Member) -> String {
         Body::Supervisor(supervisor) => match &supervisor.phase {
             SupervisorPhase::Down(reason) => down_sentence(cluster, path, *reason),
             SupervisorPhase::Delayed { .. } => "failed and waits to be started again".into(),
-            SupervisorPhase::Up { since } => format!("has been up for {}", human(now.saturating_sub(*since))),
+            SupervisorPhase::Up { since, group } => {
+                let since = human(now.saturating_sub(*since));
+                match group {
+                    Group::Settled => format!("has been up for {since}"),
+                    Group::TakingDown { .. } => format!("has been up for {since} and restarts its group"),
+                    Group::Pending(_) => format!("has been up for {since}; its group is down and waits to start again"),
+                    Group::Starting => format!("has been up for {since} and starts its children in order"),
+                }
+            }
             SupervisorPhase::Stopping { .. } => "stops its children, the last started first".into(),
             SupervisorPhase::Failed(cause) => format!("has failed: {cause}"),
         },
@@ -88,17 +98,24 @@ fn run_sentence(run: &Run, now: Duration) -> String {
 
 fn down_sentence(cluster: &Cluster, path: &Path, reason: DownReason) -> String {
     match reason {
+        DownReason::Held if cluster.member(path).is_some_and(|member| member.quarantined) => {
+            "is quarantined by an operator, as dangerous to start".into()
+        }
         DownReason::Held => "is stopped by an operator".into(),
         DownReason::Finished => "has ended and is not restarted".into(),
         DownReason::Rule => "was stopped by a rule of its on_exit".into(),
         DownReason::Supervisor => match path.parent() {
+            Some(parent) if cluster.supervisor(&parent).is_some_and(Supervisor::is_up) => {
+                format!("is down until its turn: {parent} starts its children in order")
+            }
             Some(parent) => {
-                let above = cluster.member(&parent).map_or("not there", |member| match state(member) {
-                    State::Failed => "failed",
-                    State::BackingOff => "waiting to be started again",
-                    State::Stopping => "stopping",
-                    _ => "down",
-                });
+                let above =
+                    cluster.member(&parent).map_or("not there", |member| match state(cluster, &parent, member) {
+                        State::Failed => "failed",
+                        State::BackingOff => "waiting to be started again",
+                        State::Stopping => "stopping",
+                        _ => "down",
+                    });
                 format!("is down because its supervisor {parent} is {above}")
             }
             None => "is down".into(),

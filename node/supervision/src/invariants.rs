@@ -9,10 +9,11 @@ use pando_protocol::spec::Intensity;
 
 use crate::MAX_UNPAID;
 use crate::change::{EVENTS_KEPT, HISTORY_KEPT};
-use crate::cluster::{Body, Cluster, Member, Process, ProcessPhase, Supervisor, SupervisorPhase};
+use crate::cluster::{Body, Cluster, Group, Member, Process, ProcessPhase, Supervisor, SupervisorPhase};
 use crate::placement::choose;
 use crate::report::waiting;
 
+mod groups;
 mod steps;
 
 pub use steps::check_step;
@@ -33,7 +34,7 @@ pub fn check(cluster: &Cluster) -> Result<(), Vec<Broken>> {
 type Invariant = fn(&Cluster) -> Result<(), Broken>;
 
 /// Every invariant of one state, by its name.
-const ALL: [(&str, Invariant); 15] = [
+const ALL: [(&str, Invariant); 19] = [
     ("a session lists exactly the runs assigned under it", a_session_lists_exactly_the_runs_assigned_under_it),
     ("no run is assigned under a session that is over", no_run_is_assigned_under_a_session_that_is_over),
     ("no node takes more than its slots", no_node_takes_more_than_its_slots),
@@ -49,6 +50,13 @@ const ALL: [(&str, Invariant); 15] = [
     ("what an operator stopped does not run", what_an_operator_stopped_does_not_run),
     ("everything unfinished names what it waits for", everything_unfinished_names_what_it_waits_for),
     ("what is kept is bounded", what_is_kept_is_bounded),
+    ("places are kept only for who is about to start", groups::places_are_kept_only_for_who_is_about_to_start),
+    ("nothing waits for its turn where no group starts", groups::nothing_waits_for_its_turn_where_no_group_starts),
+    ("a group that is not settled waits for a member", groups::a_group_that_is_not_settled_waits_for_a_member),
+    (
+        "no group is pending while places for all of it exist",
+        groups::no_group_is_pending_while_places_for_all_of_it_exist,
+    ),
 ];
 
 fn processes(cluster: &Cluster) -> impl Iterator<Item = (&Path, &Member, &Process)> {
@@ -59,7 +67,7 @@ fn processes(cluster: &Cluster) -> impl Iterator<Item = (&Path, &Member, &Proces
 }
 
 fn a_session_lists_exactly_the_runs_assigned_under_it(cluster: &Cluster) -> Result<(), Broken> {
-    let mut listed = BTreeSet::new();
+    let (mut listed, mut kept) = (BTreeSet::new(), BTreeSet::new());
     for (name, node) in &cluster.nodes {
         for (id, session) in &node.sessions {
             let mut used = 0;
@@ -71,17 +79,32 @@ fn a_session_lists_exactly_the_runs_assigned_under_it(cluster: &Cluster) -> Resu
                 used += run.slots;
                 listed.insert(path.clone());
             }
+            for path in &session.kept {
+                let place = cluster.process(path).and_then(|process| process.place.as_ref());
+                let place = place.ok_or_else(|| format!("{name} keeps room for {path}, which has no place"))?;
+                if place.node != *name || place.session != *id {
+                    return Err(format!("{name} {id} keeps room for {path}, whose place is on {}", place.node));
+                }
+                used += place.slots;
+                kept.insert(path.clone());
+            }
             if used != session.used {
-                return Err(format!("{name} {id} counts {} slots, its runs take {used}", session.used));
+                return Err(format!(
+                    "{name} {id} counts {} slots, its runs and what it keeps take {used}",
+                    session.used
+                ));
             }
         }
     }
-    match processes(cluster)
-        .find(|(path, _, process)| matches!(process.phase, ProcessPhase::Assigned(_)) && !listed.contains(*path))
-    {
-        Some((path, ..)) => Err(format!("{path} runs and no session lists it")),
-        None => Ok(()),
+    for (path, _, process) in processes(cluster) {
+        if matches!(process.phase, ProcessPhase::Assigned(_)) && !listed.contains(path) {
+            return Err(format!("{path} runs and no session lists it"));
+        }
+        if process.place.is_some() && !kept.contains(path) {
+            return Err(format!("{path} has a place and no session keeps it"));
+        }
     }
+    Ok(())
 }
 
 fn no_run_is_assigned_under_a_session_that_is_over(cluster: &Cluster) -> Result<(), Broken> {
@@ -138,7 +161,7 @@ fn a_child_runs_only_below_supervisors_that_are_not_down(cluster: &Cluster) -> R
 
 fn no_child_is_pending_while_a_node_fits_it(cluster: &Cluster) -> Result<(), Broken> {
     for (_, path) in &cluster.pending {
-        let Some(Process { phase: ProcessPhase::Pending(pending), .. }) = cluster.process(path) else { continue };
+        let Some(pending) = cluster.pending_at(path).filter(|_| cluster.process(path).is_some()) else { continue };
         if pending.not_before <= cluster.head.now
             && let Ok((node, _)) = choose(cluster, path)
         {
@@ -150,16 +173,16 @@ fn no_child_is_pending_while_a_node_fits_it(cluster: &Cluster) -> Result<(), Bro
 
 fn what_waits_stands_in_the_queue_or_has_a_timer(cluster: &Cluster) -> Result<(), Broken> {
     for (path, member) in &cluster.members {
-        match &member.body {
-            Body::Process(Process { phase: ProcessPhase::Pending(pending), .. }) => {
-                if !cluster.pending.contains(&(pending.order, path.clone())) {
-                    return Err(format!("{path} waits and is not in the queue"));
-                }
-                let has_timer = cluster.timers.contains(&(pending.not_before, path.clone()));
-                if !has_timer && pending.waits_for.is_none() {
-                    return Err(format!("{path} waits for nothing"));
-                }
+        if let Some(pending) = cluster.pending_at(path) {
+            if !cluster.pending.contains(&(pending.order, path.clone())) {
+                return Err(format!("{path} waits and is not in the queue"));
             }
+            let has_timer = cluster.timers.contains(&(pending.not_before, path.clone()));
+            if !has_timer && pending.waits_for.is_none() {
+                return Err(format!("{path} waits for nothing"));
+            }
+        }
+        match &member.body {
             Body::Process(_) => {}
             Body::Supervisor(supervisor) => match &supervisor.phase {
                 SupervisorPhase::Delayed { until } if !cluster.timers.contains(&(*until, path.clone())) => {
@@ -178,16 +201,15 @@ fn what_waits_stands_in_the_queue_or_has_a_timer(cluster: &Cluster) -> Result<()
 
 fn queue_and_timers_name_only_what_waits(cluster: &Cluster) -> Result<(), Broken> {
     for (order, path) in &cluster.pending {
-        match cluster.process(path).map(|process| &process.phase) {
-            Some(ProcessPhase::Pending(pending)) if pending.order == *order => {}
+        match cluster.pending_at(path) {
+            Some(pending) if pending.order == *order => {}
             _ => return Err(format!("{path} stands in the queue and does not wait")),
         }
     }
     for (at, path) in &cluster.timers {
-        let waits_until = match cluster.member(path).map(|member| &member.body) {
-            Some(Body::Process(Process { phase: ProcessPhase::Pending(pending), .. })) => Some(pending.not_before),
-            Some(Body::Supervisor(Supervisor { phase: SupervisorPhase::Delayed { until }, .. })) => Some(*until),
-            Some(Body::Process(_) | Body::Supervisor(_)) | None => None,
+        let waits_until = match cluster.supervisor(path) {
+            Some(Supervisor { phase: SupervisorPhase::Delayed { until }, .. }) => Some(*until),
+            Some(_) | None => cluster.pending_at(path).map(|pending| pending.not_before),
         };
         if waits_until != Some(*at) || *at <= cluster.head.now {
             return Err(format!("{path} has a timer at {at:?} and waits until {waits_until:?}"));
@@ -280,8 +302,12 @@ fn everything_unfinished_names_what_it_waits_for(cluster: &Cluster) -> Result<()
         let is_unfinished = match &member.body {
             Body::Process(Process { phase: ProcessPhase::Assigned(run), .. }) => run.stopping.is_some(),
             Body::Process(process) => !process.is_down(),
-            Body::Supervisor(supervisor) => !supervisor.is_up() && !supervisor.is_down(),
-        };
+            Body::Supervisor(supervisor) => match supervisor.group() {
+                Some(Group::TakingDown { .. } | Group::Pending(_)) => true,
+                Some(Group::Starting | Group::Settled) => false, // Its members are looked at one by one.
+                None => !supervisor.is_down(),
+            },
+        } || groups::waits_for_its_turn(cluster, path);
         if is_unfinished && waiting(cluster, path, member).is_none() {
             return Err(format!("{path} is unfinished and waits for nothing"));
         }

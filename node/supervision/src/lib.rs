@@ -7,10 +7,12 @@
 //!                                    ├─► next_deadline      when a tick is due
 //!                                    └─► report             what people see
 //!
-//!   apply ─┬─ trees        specs, and what changed ones change ┐
+//!   apply ─┬─ due          delays that are over
+//!          ├─ trees        specs, and what changed ones change ┐
 //!          ├─ operators    start, stop, restart               │
 //!          ├─ nodes        sessions, reports, losses          ├──► supervisors, stopping ──► placement
-//!          └─ endings      who pays for an ending             ┘        └── restarts: budgets and backoff
+//!          └─ endings      who pays for an ending             ┘   │    └── restarts: budgets and backoff
+//!                                                                  └── groups, places: one for all, rest for one
 //! ```
 //!
 //! No clock, dice, IO, async, logging, hash maps or floats: the same log gives the same state, to the byte, on every
@@ -20,17 +22,22 @@ pub mod apply;
 mod causes;
 mod change;
 pub mod cluster;
+mod colocation;
 pub mod command;
+mod departures;
 pub mod desired;
 mod differences;
+mod due;
 mod endings;
 mod explain;
+mod groups;
 pub mod invariants;
 pub mod mutation;
 pub mod nodes;
 mod operators;
 pub mod parts;
 pub mod placement;
+mod places;
 pub mod report;
 pub mod restarts;
 mod stopping;

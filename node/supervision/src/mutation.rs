@@ -64,11 +64,29 @@ pub enum Mutation {
     SpreadIgnored,
     /// A delay that a lost node had begun is forgotten.
     OwedDelayForgotten,
+    /// A further ending in a group restart that is paid for is charged again.
+    GroupChargesTwice,
+    /// `one_for_all` takes down only what `rest_for_one` would.
+    AllIsOne,
+    /// The next generation of a group starts while the former still stops.
+    GenerationsOverlap,
+    /// The members of a group start at once and not in turn.
+    GroupStartsAtOnce,
+    /// A temporary child that its group took down starts again.
+    TemporaryReturns,
+    /// What is to stay on one node does not.
+    ColocationIgnored,
+    /// Room that was kept for a child counts as taken for ever.
+    PlacesLeak,
+    /// A drained node is given work.
+    DrainIgnored,
+    /// A rule panics when the delay of a member whose name ends in 0 is over.
+    DelayPanics,
 }
 
 impl Mutation {
     /// Every one.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 38] = [
         Self::BudgetOffByOne,
         Self::WindowClosedInterval,
         Self::NoBackoff,
@@ -98,6 +116,15 @@ impl Mutation {
         Self::ExitRulesIgnored,
         Self::SpreadIgnored,
         Self::OwedDelayForgotten,
+        Self::GroupChargesTwice,
+        Self::AllIsOne,
+        Self::GenerationsOverlap,
+        Self::GroupStartsAtOnce,
+        Self::TemporaryReturns,
+        Self::ColocationIgnored,
+        Self::PlacesLeak,
+        Self::DrainIgnored,
+        Self::DelayPanics,
     ];
 }
 

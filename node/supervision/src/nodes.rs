@@ -54,15 +54,16 @@ impl Change<'_> {
         let SessionRequest { node: name, nonce, address, role, labels, slots, pid, proven_over: _ } = request;
         let id = SessionId(self.cluster.head.next_session);
         self.cluster.head.next_session += 1;
-        let (since, assigned) = (self.now(), BTreeSet::new());
-        let session = Session { nonce, since, observed: 0, leaving: false, assigned, used: 0, revision: 0 };
+        self.release_places_on(&name);
+        let (since, assigned, kept) = (self.now(), BTreeSet::new(), BTreeSet::new());
+        let session = Session { nonce, since, observed: 0, leaving: false, assigned, kept, used: 0, revision: 0 };
         let known = self.cluster.nodes.get(&name);
-        let losses = known.map_or(0, |known| known.losses);
+        let (losses, drained) = known.map_or((0, false), |known| (known.losses, known.drained));
         let mut sessions = known.map_or_else(BTreeMap::new, |known| known.sessions.clone());
         sessions.retain(|_, older| !older.assigned.is_empty());
         sessions.insert(id, session);
         let labels = labels.into_iter().collect();
-        let node = Node { address, role, labels, slots, pid, current: Some(id), sessions, losses };
+        let node = Node { address, role, labels, slots, pid, current: Some(id), drained, sessions, losses };
         self.cluster.nodes.insert(name.clone(), Arc::new(node));
         self.room_changed = true;
         self.event(EventKind::NodeUp, None, Some(&name), format!("{name} is up (session {id})"));
@@ -104,6 +105,7 @@ impl Change<'_> {
         let node = self.node(name);
         if node.current == Some(id) {
             node.current = None;
+            self.release_places_on(name);
         }
         for (path, brake) in lost.iter().zip(brakes) {
             let Some(run) = self.cluster.run(path).cloned() else { continue };
@@ -144,14 +146,20 @@ impl Change<'_> {
             Observation::Started { path, incarnation, pid } => self.run_started(&path, incarnation, node, id, pid),
             Observation::Ready { path, incarnation } => self.run_ready(&path, incarnation, node, id),
             Observation::Exited { path, incarnation, exit } => {
-                if let Some(run) = self.run_of(&path, incarnation, node, id) {
+                if let Some(mut run) = self.run_of(&path, incarnation, node, id) {
+                    // A runner that goes and is short of time stops what it was not yet told to stop.
+                    if self.cluster.session(node, id).is_some_and(|session| session.leaving) {
+                        run.stopping.get_or_insert(StopReason::Shutdown);
+                    }
                     self.run_over(&path, run, Over::Exited(exit));
+                    self.go_on_leaving(node, id);
                 }
             }
             Observation::NeverStarted { path, incarnation } => {
                 let run = self.run_of(&path, incarnation, node, id).filter(|run| run.stopping.is_some());
                 if let Some(run) = run.filter(|_| !broken(Mutation::PromiseForgotten)) {
                     self.run_over(&path, run, Over::NeverStarted);
+                    self.go_on_leaving(node, id);
                 }
             }
             Observation::Leaving => self.leaving(node, id),
@@ -190,37 +198,43 @@ impl Change<'_> {
         let ProcessPhase::Assigned(run) = &mut self.process(path).phase else { return };
         let Stage::Started { pid, at } = run.stage else { return };
         run.stage = Stage::Ready { pid, at };
+        self.unsettled.insert(path.clone());
         let text = format!("{path} is ready on {node} (incarnation {incarnation})");
         self.event(EventKind::ChildReady, Some(path), Some(node), text);
     }
 
-    fn leaving(&mut self, name: &NodeName, id: SessionId) {
-        let Some(session) = self.session(name, id) else { return };
-        session.leaving = true;
-        let runs: Vec<Path> = session.assigned.iter().cloned().collect();
-        let node = self.node(name);
-        if node.current == Some(id) {
-            node.current = None;
-        }
-        for path in runs.iter().rev() {
-            self.stop_run(path, StopReason::Shutdown);
-            if broken(Mutation::ReplaceBeforeStopped)
-                && let Some(run) = self.cluster.run(path).cloned()
-            {
-                self.run_over(path, run, Over::NeverStarted);
-            }
-        }
-        let text = format!("{name} goes: {} children stop there and start elsewhere", runs.len());
-        self.event(EventKind::NodeLeaving, None, Some(name), text);
-    }
-
     /// The runner's own word that nothing runs and nothing ever will: the session is over without a loss.
     fn left(&mut self, name: &NodeName, id: SessionId) {
-        if let Some(session) = self.session(name, id) {
-            session.leaving = true;
+        let Some(session) = self.session(name, id) else { return };
+        session.leaving = true;
+        // A runner that goes says *leaving* before.
+        let is_first_word = session.observed == 1;
+        if is_first_word {
+            self.never_began(name, id);
         }
         self.end_session(name, id, "it left with children that had not ended");
-        self.event(EventKind::NodeLeft, None, Some(name), format!("{name} left"));
+        let text = match is_first_word {
+            true => format!("{name} did not begin session {id}, which was granted too late"),
+            false => format!("{name} left"),
+        };
+        self.event(EventKind::NodeLeft, None, Some(name), text);
+    }
+
+    /// A session was granted so late that its runner did not want it any more: nothing ran under it, so nothing is lost, and
+    /// what was assigned meanwhile is placed again.
+    fn never_began(&mut self, name: &NodeName, id: SessionId) {
+        let node = self.node(name);
+        // It goes first, so that nothing is placed under it again.
+        if node.current == Some(id) {
+            node.current = None;
+            self.release_places_on(name);
+        }
+        let Some(session) = self.cluster.session(name, id) else { return };
+        for path in session.assigned.clone() {
+            if let Some(run) = self.cluster.run(&path).cloned() {
+                self.run_over(&path, run, Over::NeverStarted);
+            }
+        }
     }
 }
 

@@ -32,7 +32,7 @@ impl Change<'_> {
         self.let_go(path);
         if parent_up && self.member(path).is_down() {
             self.forgive(path);
-            self.start(path);
+            self.start_in_turn(path);
         }
         self.event(EventKind::MemberStarted, Some(path), None, format!("{path} was started by an operator"));
         Ok(vec![difference(path, DifferenceKind::Started)])
@@ -41,7 +41,7 @@ impl Change<'_> {
     /// Ends the operator's hold on a member. One that is still stopping for it starts again once it is down.
     fn let_go(&mut self, path: &Path) {
         let member = self.member(path);
-        member.held = false;
+        (member.held, member.quarantined) = (false, false);
         match &mut member.body {
             Body::Process(process) => {
                 if let ProcessPhase::Down(reason) = &mut process.phase {
@@ -72,7 +72,9 @@ impl Change<'_> {
         if std::mem::replace(&mut member.held, true) {
             return Ok(Vec::new());
         }
-        match &mut member.body {
+        self.unsettled.insert(path.clone());
+        self.release_places_below(path);
+        match &mut self.member(path).body {
             Body::Process(process) => match &mut process.phase {
                 ProcessPhase::Assigned(_) => self.stop_run(path, StopReason::Operator),
                 ProcessPhase::Pending(_) => {
@@ -93,6 +95,21 @@ impl Change<'_> {
         Ok(vec![difference(path, DifferenceKind::Stopped)])
     }
 
+    /// Stops a member as [`Self::operator_stop`] does, and marks it as dangerous to start.
+    pub fn quarantine(&mut self, path: &Path) -> Result<Vec<Difference>, Rejection> {
+        self.known(path)?;
+        let differences = self.operator_stop(path)?;
+        if !std::mem::replace(&mut self.member(path).quarantined, true) {
+            self.event(
+                EventKind::MemberQuarantined,
+                Some(path),
+                None,
+                format!("{path} was quarantined by an operator"),
+            );
+        }
+        Ok(differences)
+    }
+
     /// Stops and starts a member, with an empty budget and base backoff.
     pub fn operator_restart(&mut self, path: &Path) -> Result<Vec<Difference>, Rejection> {
         self.known(path)?;
@@ -102,7 +119,7 @@ impl Change<'_> {
         self.forgive(path);
         self.event(EventKind::MemberRestarted, Some(path), None, format!("{path} was restarted by an operator"));
         let member = self.member(path);
-        member.held = false;
+        (member.held, member.quarantined) = (false, false);
         match &member.body {
             Body::Process(process) => match &process.phase {
                 ProcessPhase::Assigned(_) => self.stop_run(path, StopReason::Restart),
@@ -110,7 +127,7 @@ impl Change<'_> {
                     self.stop_waiting(path);
                     self.wait_for_place(path, Duration::ZERO);
                 }
-                ProcessPhase::Down(_) => self.start(path),
+                ProcessPhase::Down(_) => self.start_in_turn(path),
             },
             Body::Supervisor(supervisor) => match &supervisor.phase {
                 SupervisorPhase::Up { .. } | SupervisorPhase::Stopping { .. } => {
@@ -121,7 +138,8 @@ impl Change<'_> {
                     self.event(EventKind::TreeCleared, Some(path), None, text);
                     self.start(path);
                 }
-                SupervisorPhase::Down(_) | SupervisorPhase::Delayed { .. } => self.start(path),
+                SupervisorPhase::Down(_) => self.start_in_turn(path),
+                SupervisorPhase::Delayed { .. } => self.start(path),
             },
         }
         Ok(vec![difference(path, DifferenceKind::Restarted)])

@@ -1,16 +1,19 @@
 //! Where a child runs: a pure function of the state, in phases.
 //!
-//! Required labels, then capacity; among those that have both the best by: not refused in this round, preferred labels, penalty
+//! Required labels, then capacity, for all that stays together on one node; among those that have both the best by: not refused in this round, preferred labels, penalty
 //! of failed starts (these order, they never exclude), spread, fewest children, node name.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pando_protocol::ids::{Incarnation, NodeName, Path, SessionId};
-use pando_protocol::spec::{Label, ProcessSpec};
+use pando_protocol::spec::{Label, ProcessSpec, Strategy};
 
 use crate::change::Change;
-use crate::cluster::{Body, Cluster, Node, Process, ProcessPhase, Refusal, Run, Stage};
+use crate::cluster::{
+    Body, Cluster, DownReason, Group, Node, Process, ProcessPhase, Refusal, Run, Stage, Supervisor, SupervisorPhase,
+};
+use crate::colocation::{colocation, outermost};
 use crate::command::EventKind;
 use crate::mutation::{Mutation, broken};
 
@@ -29,35 +32,57 @@ impl Change<'_> {
     /// Places every child that may be placed now: those that began to wait, and all that wait where room was freed.
     pub fn place_waiting(&mut self) {
         let now = self.now();
-        while let Some((_, path)) = self.to_place.pop_first() {
-            self.place(&path);
-        }
-        if !std::mem::take(&mut self.room_changed) {
-            return;
-        }
-        for (_, path) in self.cluster.pending.clone() {
-            let ProcessPhase::Pending(pending) = &self.process(&path).phase else { continue };
-            if pending.not_before <= now {
+        loop {
+            while let Some((_, path)) = self.to_place.pop_first() {
                 self.place(&path);
             }
+            // A group that finds that one of its places is missing gives up the others, and so frees room.
+            if !std::mem::take(&mut self.room_changed) {
+                return;
+            }
+            for (_, path) in self.cluster.pending.clone() {
+                if self.cluster.pending_at(&path).is_some_and(|pending| pending.not_before <= now) {
+                    self.place(&path);
+                }
+            }
+            self.go_on_draining();
         }
     }
 
     fn place(&mut self, path: &Path) {
-        match self.choose_node(path) {
-            Ok((node, session)) => {
-                self.stop_waiting(path);
-                self.assign(path, node, session, None, Duration::ZERO);
-            }
-            Err(reason) => {
-                let ProcessPhase::Pending(pending) = &mut self.process(path).phase else { return };
-                if pending.waits_for.as_ref() == Some(&reason) {
-                    return;
-                }
-                pending.waits_for = Some(reason.clone());
-                self.event(EventKind::ChildWaiting, Some(path), None, format!("{path} waits: {reason}"));
-            }
+        let placed = match self.cluster.process(path) {
+            Some(_) => self.place_process(path),
+            None => self.place_group(path),
+        };
+        let Err(reason) = placed else { return };
+        let Some(pending) = self.cluster.pending_at(path) else { return };
+        if pending.waits_for.as_ref() == Some(&reason) {
+            return;
         }
+        match &mut self.member(path).body {
+            Body::Process(Process { phase: ProcessPhase::Pending(pending), .. })
+            | Body::Supervisor(Supervisor {
+                phase: SupervisorPhase::Up { group: Group::Pending(pending), .. }, ..
+            }) => pending.waits_for = Some(reason.clone()),
+            Body::Process(_) | Body::Supervisor(_) => {}
+        }
+        self.event(EventKind::ChildWaiting, Some(path), None, format!("{path} waits: {reason}"));
+    }
+
+    fn place_process(&mut self, path: &Path) -> Result<(), String> {
+        let kept = self.has_place(path);
+        let (node, session) = match self.take_place(path).filter(|_| kept) {
+            Some(kept) => kept,
+            None => self.choose_node(path)?,
+        };
+        self.stop_waiting(path);
+        self.assign(path, node, session, None, Duration::ZERO);
+        Ok(())
+    }
+
+    /// Whether a node that did not refuse a child in this round could take it, and the group that would have to go along.
+    pub fn could_start_elsewhere(&self, path: &Path) -> bool {
+        could_start_elsewhere(self.cluster, path)
     }
 
     /// The node that should run a child, or what it waits for.
@@ -69,7 +94,14 @@ impl Change<'_> {
     pub fn can_stay(&self, path: &Path, run: &Run) -> bool {
         let Some(node) = self.cluster.nodes.get(&run.node) else { return false };
         let Some(process) = self.cluster.process(path) else { return false };
-        node.current == Some(run.session) && has_labels(node, &process.spec) && has_room(node, &process.spec)
+        let together = || colocation(self.cluster, path).is_none_or(|all| all.obstacle(&run.node, node).is_none());
+        // On a drained node only where no other could take it: a move may wait for room, a restart must not.
+        let may_stay = !node.drained || self.choose_node(path).is_err();
+        may_stay
+            && node.current == Some(run.session)
+            && has_labels(node, &process.spec)
+            && has_room(node, &process.spec)
+            && together()
     }
 
     /// Gives a child its next incarnation on a node.
@@ -86,6 +118,7 @@ impl Change<'_> {
             self.cluster.head.next_incarnation += 1;
         }
         let since = self.now();
+        self.take_place(path);
         let slots = self.process(path).spec.slots;
         let stage = Stage::Assigned;
         let run =
@@ -104,24 +137,37 @@ impl Change<'_> {
 }
 
 /// The node that should run the child at `path`, with its session; or what the child waits for, in a sentence that names the
-/// nodes and what each lacks.
+/// nodes and what each lacks. Room that is kept for others is taken.
 pub fn choose(cluster: &Cluster, path: &Path) -> Result<(NodeName, SessionId), String> {
     let Some(process) = cluster.process(path) else { return Err("it is no process".into()) };
+    let colocation = colocation(cluster, path);
     let mut fits = Vec::new();
     let mut lacks = Vec::new();
     for (name, node) in &cluster.nodes {
-        match obstacle(node, process) {
+        let together = || colocation.as_ref().and_then(|colocation| colocation.obstacle(name, node));
+        match obstacle(node, process).or_else(together) {
             None => fits.push((name, node)),
             Some(what) => lacks.push(format!("{name} {what}")),
         }
     }
     let siblings = spread_counts(cluster, path, &process.spec);
-    let best = fits.into_iter().min_by_key(|(name, node)| rank(cluster, name, node, process, &siblings));
+    // Where a node is chosen for all of a group, the wishes of all count.
+    let all = match &colocation {
+        Some(colocation) if colocation.is_open() => colocation.to_come.clone(),
+        Some(_) | None => vec![process],
+    };
+    let best = fits.into_iter().min_by_key(|(name, node)| rank(cluster, name, node, &all, &siblings));
     match best {
         Some((name, node)) => node.current.map(|session| (name.clone(), session)).ok_or_else(|| "no node is up".into()),
         None if lacks.is_empty() => Err("no node has joined yet".into()),
         None => Err(format!("no node can take it: {}", shortened(&lacks))),
     }
+}
+
+/// How many nodes could take the child at `path` now.
+pub(crate) fn fitting(cluster: &Cluster, path: &Path) -> usize {
+    let Some(process) = cluster.process(path) else { return 0 };
+    cluster.nodes.values().filter(|node| obstacle(node, process).is_none()).count()
 }
 
 /// Why a node cannot take a child; `None` where it can.
@@ -130,19 +176,74 @@ fn obstacle(node: &Node, process: &Process) -> Option<String> {
     if node.current.is_none() {
         return Some("is down".into());
     }
-    if !has_labels(node, spec) {
-        let missing: Vec<_> = spec.place.require.difference(&node.labels).map(ToString::to_string).collect();
-        return Some(format!("lacks the label {}", missing.join(" and ")));
+    if node.drained && !broken(Mutation::DrainIgnored) {
+        return Some("is drained".into());
+    }
+    if let Some(lacks) = lacking_labels(node, spec) {
+        return Some(lacks);
     }
     if !has_room(node, spec) {
-        return Some(format!(
-            "has {} of {} slots free, {} needed",
-            u64::from(node.slots).saturating_sub(used(node)),
-            node.slots,
-            spec.slots
-        ));
+        return Some(format!("has {} of {} slots free, {} needed", free(node), node.slots, spec.slots));
     }
     None
+}
+
+/// Which labels a node lacks that a child requires; `None` where it has them all.
+pub(crate) fn lacking_labels(node: &Node, spec: &ProcessSpec) -> Option<String> {
+    if has_labels(node, spec) {
+        return None;
+    }
+    let missing: Vec<_> = spec.place.require.difference(&node.labels).map(ToString::to_string).collect();
+    Some(format!("lacks the label {}", missing.join(" and ")))
+}
+
+/// The slots that are neither taken nor kept for somebody.
+pub(crate) fn free(node: &Node) -> u64 {
+    u64::from(node.slots).saturating_sub(used(node))
+}
+
+fn could_start_elsewhere(cluster: &Cluster, path: &Path) -> bool {
+    let Some(process) = cluster.process(path) else { return false };
+    let Some(moving) = moving_along(cluster, path) else { return false };
+    let all = || moving.iter().filter_map(|path| cluster.process(path)).chain([process]);
+    let needed: u64 = all().map(|process| u64::from(process.spec.slots)).sum();
+    cluster.nodes.iter().any(|(name, node)| {
+        let theirs = moving.iter().filter_map(|path| cluster.run(path)).filter(|run| run.node == *name);
+        let room = free(node) + theirs.map(|run| u64::from(run.slots)).sum::<u64>();
+        let refused = process.refused_by.contains(name);
+        let fits = needed <= room && all().all(|process| has_labels(node, &process.spec));
+        node.current.is_some() && !node.drained && !refused && fits
+    })
+}
+
+/// The other processes that go along when a child has to go to another node, because they stay together; `None` where some of
+/// those would go on where they are, so that the child cannot go either.
+fn moving_along(cluster: &Cluster, path: &Path) -> Option<Vec<Path>> {
+    let Some(by) = outermost(cluster, path) else { return Some(Vec::new()) };
+    let parent = path.parent()?;
+    let supervisor = cluster.supervisor(&parent)?;
+    let at = supervisor.children.iter().position(|id| id.as_str() == path.name())?;
+    let restarting = match supervisor.strategy {
+        Strategy::OneForOne => at..at + 1,
+        Strategy::OneForAll => 0..supervisor.children.len(),
+        Strategy::RestForOne => at..supervisor.children.len(),
+    };
+    let restarting: Vec<Path> = supervisor.children[restarting].iter().map(|id| parent.child(id)).collect();
+    let mut moving = Vec::new();
+    for below in cluster.walk(&by).into_iter().filter(|below| below != path) {
+        let Some(process) = cluster.process(&below) else { continue };
+        match &process.phase {
+            ProcessPhase::Down(DownReason::Held | DownReason::Finished | DownReason::Rule) => continue,
+            ProcessPhase::Assigned(run) if run.stopping.is_none() => {
+                if !restarting.iter().any(|member| below.is_within(member)) {
+                    return None;
+                }
+            }
+            ProcessPhase::Assigned(_) | ProcessPhase::Pending(_) | ProcessPhase::Down(DownReason::Supervisor) => {}
+        }
+        moving.push(below);
+    }
+    Some(moving)
 }
 
 fn has_labels(node: &Node, spec: &ProcessSpec) -> bool {
@@ -183,13 +284,14 @@ fn spread_counts(cluster: &Cluster, path: &Path, spec: &ProcessSpec) -> BTreeMap
 
 type Rank = (bool, std::cmp::Reverse<usize>, u32, u32, usize, NodeName);
 
-fn rank(cluster: &Cluster, name: &NodeName, node: &Node, process: &Process, siblings: &BTreeMap<String, u32>) -> Rank {
-    let place = &process.spec.place;
-    let preferred = place.prefer.intersection(&node.labels).count();
-    let penalty = process.refusals.get(name).map_or(0, |refusal| refusal.count_at(cluster.head.now));
-    let crowd = place.spread.as_ref().and_then(|key| siblings.get(&label_value(node, key))).copied().unwrap_or(0);
-    let children = node.sessions.values().map(|session| session.assigned.len()).sum();
-    let refused = process.refused_by.contains(name);
+fn rank(cluster: &Cluster, name: &NodeName, node: &Node, all: &[&Process], siblings: &BTreeMap<String, u32>) -> Rank {
+    let preferred = all.iter().map(|process| process.spec.place.prefer.intersection(&node.labels).count()).sum();
+    let penalties = all.iter().filter_map(|process| process.refusals.get(name));
+    let penalty = penalties.map(|refusal| refusal.count_at(cluster.head.now)).fold(0, u32::saturating_add);
+    let spread = all.first().and_then(|process| process.spec.place.spread.as_ref());
+    let crowd = spread.and_then(|key| siblings.get(&label_value(node, key))).copied().unwrap_or(0);
+    let children = node.sessions.values().map(|session| session.assigned.len() + session.kept.len()).sum();
+    let refused = all.iter().any(|process| process.refused_by.contains(name));
     (refused, std::cmp::Reverse(preferred), penalty, crowd, children, name.clone())
 }
 

@@ -9,11 +9,13 @@ use pando_protocol::view::{CauseRow, EventRow, HistoryRow, Kind, NodeRow, NodeSt
 
 use crate::change::human;
 use crate::cluster::{
-    Body, Cluster, DownReason, HistoryEntry, Member, Pending, Process, ProcessPhase, Run, Stage, Supervisor,
+    Body, Cluster, DownReason, Group, HistoryEntry, Member, Pending, Process, ProcessPhase, Run, Stage, Supervisor,
     SupervisorPhase,
 };
 use crate::command::Event;
+use crate::departures::what_a_move_waits_for;
 pub use crate::explain::explain;
+use crate::groups::{is_settled, is_startable};
 
 /// Endings in a row at the cap that make a child *looping*.
 pub const LOOPING: u32 = 3;
@@ -87,7 +89,7 @@ fn row(cluster: &Cluster, path: &Path, member: &Member) -> TreeRow {
         Stage::Started { pid, at } | Stage::Ready { pid, at } => (Some(pid), Some(at)),
     });
     let kind = if matches!(member.body, Body::Process(_)) { Kind::Process } else { Kind::Supervisor };
-    let state = state(member);
+    let state = state(cluster, path, member);
     let mut row = TreeRow {
         path: path.clone(),
         kind,
@@ -97,7 +99,7 @@ fn row(cluster: &Cluster, path: &Path, member: &Member) -> TreeRow {
         incarnation: run.map(|run| run.incarnation),
         pid,
         uptime_ms: started.map(|at| millis(now.saturating_sub(at))),
-        restarts: member.restarts,
+        restarts: member.charged_restarts(),
         restart_rate: member.rate.per_minute(now),
         alive: u32::from(kind == Kind::Process && state == State::Running),
         configured: u32::from(kind == Kind::Process && is_meant_to_run(cluster, path)),
@@ -112,11 +114,17 @@ fn process_verdict(member: &Member, row: &TreeRow) -> Verdict {
         State::Failed => Verdict::Failed,
         State::Stopped | State::Finished => Verdict::Stopped,
         State::Waiting => Verdict::Waiting,
-        _ if member.at_cap >= LOOPING => Verdict::Looping,
+        _ if is_looping(member, row) => Verdict::Looping,
         _ if row.restart_rate > 0 => Verdict::Churning,
         _ if row.alive < row.configured => Verdict::Short,
         _ => Verdict::Healthy,
     }
+}
+
+/// Whether a member is pinned at the cap of its backoff. A run of `reset_after` ends that: the next delay is the base again.
+fn is_looping(member: &Member, row: &TreeRow) -> bool {
+    let healthy_for = row.uptime_ms.filter(|_| row.state == State::Running).map(Duration::from_millis);
+    member.at_cap >= LOOPING && healthy_for.is_none_or(|healthy| healthy < member.backoff.reset_after)
 }
 
 /// Whether a member should run: it does unless it, or a supervisor above it, is being removed, was stopped on purpose, or has
@@ -134,12 +142,15 @@ fn is_meant_to_run(cluster: &Cluster, path: &Path) -> bool {
 }
 
 /// What a member does.
-pub(crate) fn state(member: &Member) -> State {
+pub(crate) fn state(cluster: &Cluster, path: &Path, member: &Member) -> State {
+    if let Some(pending) = pending_for(cluster, path) {
+        return if pending.waits_for.is_some() { State::Waiting } else { State::BackingOff };
+    }
     match &member.body {
+        _ if turn(cluster, path).is_some() => State::Waiting,
         Body::Process(Process { phase, .. }) => match phase {
             ProcessPhase::Down(DownReason::Finished) => State::Finished,
             ProcessPhase::Down(_) => State::Stopped,
-            ProcessPhase::Pending(Pending { waits_for: Some(_), .. }) => State::Waiting,
             ProcessPhase::Pending(_) => State::BackingOff,
             ProcessPhase::Assigned(Run { stopping: Some(_), .. }) => State::Stopping,
             ProcessPhase::Assigned(run) => match run.stage {
@@ -160,16 +171,47 @@ pub(crate) fn state(member: &Member) -> State {
     }
 }
 
+/// What waits for places at `path`: the member itself, or its group where the member comes with that.
+fn pending_for<'a>(cluster: &'a Cluster, path: &Path) -> Option<&'a Pending> {
+    let with_group = || path.parent().filter(|_| is_startable(cluster, path)).and_then(|at| cluster.pending_at(&at));
+    cluster.pending_at(path).or_else(with_group)
+}
+
+/// What a member of a group waits for whose turn has not come.
+fn turn(cluster: &Cluster, path: &Path) -> Option<String> {
+    let parent = path.parent().filter(|_| is_startable(cluster, path))?;
+    let supervisor = cluster.supervisor(&parent)?;
+    match supervisor.group()? {
+        Group::Settled | Group::Pending(_) => None,
+        Group::TakingDown { .. } => unfinished_stop(cluster, &parent, supervisor),
+        Group::Starting => {
+            let before = supervisor.children.iter().map(|id| parent.child(id)).take_while(|child| child != path);
+            let first = before.into_iter().find(|child| !is_settled(cluster, child));
+            Some(first.map_or_else(|| "its turn".into(), |child| format!("{child} is ready, which starts before it")))
+        }
+    }
+}
+
+/// The child that a stop waits for: the last that is not down.
+fn unfinished_stop(cluster: &Cluster, path: &Path, supervisor: &Supervisor) -> Option<String> {
+    let mut children = supervisor.children.iter().rev().map(|id| path.child(id));
+    let last = children.find(|child| cluster.member(child).is_some_and(|member| !member.is_down()));
+    last.map(|child| format!("{child} stops"))
+}
+
 /// What a member that is unfinished waits for.
 pub(crate) fn waiting(cluster: &Cluster, path: &Path, member: &Member) -> Option<String> {
     let now = cluster.head.now;
+    if let Some(pending) = pending_for(cluster, path) {
+        return Some(match &pending.waits_for {
+            Some(reason) => reason.clone(),
+            None => format!("its delay ends in {}", human(pending.not_before.saturating_sub(now))),
+        });
+    }
     match &member.body {
         Body::Process(Process { phase, .. }) => match phase {
-            ProcessPhase::Down(_) => None,
-            ProcessPhase::Pending(pending) => Some(match &pending.waits_for {
-                Some(reason) => reason.clone(),
-                None => format!("its delay ends in {}", human(pending.not_before.saturating_sub(now))),
-            }),
+            ProcessPhase::Down(_) => turn(cluster, path),
+            ProcessPhase::Pending(_) => None, // Said above.
             ProcessPhase::Assigned(run) if run.stopping.is_some() => {
                 Some(format!("{} reports that it has ended", run.node))
             }
@@ -177,22 +219,17 @@ pub(crate) fn waiting(cluster: &Cluster, path: &Path, member: &Member) -> Option
                 Stage::Assigned if run.delay.is_zero() => Some(format!("{} reports its start", run.node)),
                 Stage::Assigned => Some(format!("{} starts it {} after the last exit", run.node, human(run.delay))),
                 Stage::Started { .. } => Some("its own word or its probe says that it is ready".into()),
-                Stage::Ready { .. } => None,
+                Stage::Ready { .. } => what_a_move_waits_for(cluster, path),
             },
         },
-        Body::Supervisor(Supervisor { phase, children, .. }) => match phase {
-            SupervisorPhase::Down(_) | SupervisorPhase::Up { .. } => None,
+        Body::Supervisor(supervisor) => match &supervisor.phase {
+            SupervisorPhase::Down(_) => turn(cluster, path),
+            SupervisorPhase::Up { group: Group::TakingDown { .. }, .. } => unfinished_stop(cluster, path, supervisor),
+            SupervisorPhase::Up { .. } => None,
             SupervisorPhase::Delayed { until } => {
                 Some(format!("its delay ends in {}", human(until.saturating_sub(now))))
             }
-            SupervisorPhase::Stopping { .. } => {
-                let last = children
-                    .iter()
-                    .rev()
-                    .map(|id| path.child(id))
-                    .find(|child| cluster.member(child).is_some_and(|m| !m.is_down()));
-                last.map(|child| format!("{child} stops"))
-            }
+            SupervisorPhase::Stopping { .. } => unfinished_stop(cluster, path, supervisor),
             SupervisorPhase::Failed(_) => Some("an operator".into()),
         },
     }
@@ -257,12 +294,14 @@ pub fn nodes(cluster: &Cluster) -> Vec<NodeRow> {
     let row = |(name, node): (&NodeName, &std::sync::Arc<crate::cluster::Node>)| {
         let sessions = node.sessions.values();
         let leaving = sessions.clone().any(|session| session.leaving);
+        let children: usize = sessions.clone().map(|session| session.assigned.len()).sum();
         let state = match node.current {
+            Some(_) if node.drained && children == 0 => NodeState::Drained,
+            Some(_) if node.drained => NodeState::Draining,
             Some(_) => NodeState::Up,
             None if leaving => NodeState::Leaving,
             None => NodeState::Down,
         };
-        let children: usize = sessions.clone().map(|session| session.assigned.len()).sum();
         NodeRow {
             name: name.clone(),
             role: node.role,

@@ -1,20 +1,31 @@
 //! Stopping: a run, a supervisor and all below it, the last started first.
 
 use pando_protocol::ids::Path;
+use pando_protocol::spec::Restart;
 
 use crate::change::Change;
 use crate::cluster::{Body, DownReason, Process, ProcessPhase, StopReason, Supervisor, SupervisorPhase, Then};
+use crate::colocation::outermost;
 use crate::mutation::{Mutation, broken};
 
 impl Change<'_> {
     /// Asks the run of a process to end. Says nothing twice.
     pub fn stop_run(&mut self, path: &Path, reason: StopReason) {
-        let ProcessPhase::Assigned(run) = &mut self.process(path).phase else { return };
-        if run.stopping.is_none() {
+        let Some(run) = self.cluster.run(path).filter(|run| run.stopping.is_none()) else { return };
+        let (node, session) = (run.node.clone(), run.session);
+        let leaves = self.cluster.session(&node, session).is_some_and(|session| session.leaving);
+        let drained = self.cluster.nodes.get(&node).is_some_and(|node| node.drained);
+        let reason = match reason {
+            StopReason::Group if leaves => StopReason::Shutdown,
+            StopReason::Group if drained => StopReason::Drain,
+            _ => reason,
+        };
+        if let ProcessPhase::Assigned(run) = &mut self.process(path).phase {
             run.stopping = Some(reason);
-            let (node, session) = (run.node.clone(), run.session);
-            self.touch(&node, session);
         }
+        self.touch(&node, session);
+        // Who waited to be where this one runs may be free to go elsewhere.
+        self.room_changed |= outermost(self.cluster, path).is_some();
     }
 
     /// Begins to stop everything below a supervisor; `then` follows.
@@ -27,9 +38,10 @@ impl Change<'_> {
     fn begin_stop(&mut self, path: &Path, then: Then) {
         self.cancel_timer(path);
         let now = self.now();
+        self.end_waiting(path);
         let supervisor = self.supervisor(path);
         let was_up = match supervisor.phase {
-            SupervisorPhase::Up { since } => now.saturating_sub(since),
+            SupervisorPhase::Up { since, .. } => now.saturating_sub(since),
             SupervisorPhase::Stopping { was_up, .. } => was_up,
             SupervisorPhase::Down(_) | SupervisorPhase::Delayed { .. } | SupervisorPhase::Failed(_) => {
                 Default::default()
@@ -70,20 +82,21 @@ impl Change<'_> {
     fn stop_children(&mut self, path: &Path) -> bool {
         let children = self.supervisor(path).children.clone();
         for id in children.iter().rev() {
-            if !self.stop_child(&path.child(id)) && !broken(Mutation::FailBeforeStopped) {
+            if !self.stop_child(&path.child(id), StopReason::Supervisor) && !broken(Mutation::FailBeforeStopped) {
                 return false;
             }
         }
         true
     }
 
-    fn stop_child(&mut self, child: &Path) -> bool {
+    /// Whether a child, and all below it, is down now; if not, the last that runs is being stopped.
+    pub fn stop_child(&mut self, child: &Path, reason: StopReason) -> bool {
         self.stand_down(child);
         match &self.member(child).body {
             Body::Process(Process { phase, .. }) => match phase {
                 ProcessPhase::Down(_) | ProcessPhase::Pending(_) => true,
                 ProcessPhase::Assigned(_) => {
-                    self.stop_run(child, StopReason::Supervisor);
+                    self.stop_run(child, reason);
                     false
                 }
             },
@@ -92,19 +105,31 @@ impl Change<'_> {
                 SupervisorPhase::Up { .. } => {
                     // Not `stop_supervisor`: that would come back up to us where the child is down at once.
                     self.begin_stop(child, Then::Down(DownReason::Supervisor));
-                    self.stop_below(child)
+                    self.stop_below(child, reason)
                 }
-                SupervisorPhase::Stopping { .. } => self.stop_below(child),
+                SupervisorPhase::Stopping { .. } => self.stop_below(child, reason),
             },
         }
     }
 
-    fn stop_below(&mut self, supervisor: &Path) -> bool {
+    fn stop_below(&mut self, supervisor: &Path, reason: StopReason) -> bool {
         let all_down = self.stop_children(supervisor);
         if all_down {
-            self.set_down(supervisor, DownReason::Supervisor);
+            match reason {
+                StopReason::Group => self.down_with_group(supervisor),
+                _ => self.set_down(supervisor, DownReason::Supervisor),
+            }
         }
         all_down
+    }
+
+    /// A member that its group took down waits for the next generation; a temporary one is gone.
+    pub fn down_with_group(&mut self, path: &Path) {
+        let is_temporary = self.member(path).restart == Restart::Temporary && !broken(Mutation::TemporaryReturns);
+        if is_temporary {
+            self.release_places_below(path);
+        }
+        self.set_down(path, if is_temporary { DownReason::Finished } else { DownReason::Supervisor });
     }
 
     /// All children of a stopping supervisor are down: does what was to follow.
@@ -124,9 +149,12 @@ impl Change<'_> {
         if held {
             return self.set_down(path, DownReason::Held);
         }
+        if self.is_taken_down(path) {
+            return self.down_with_group(path); // Whatever was to follow: it starts again with its group.
+        }
         match then {
             Then::Down(reason) => self.set_down(path, reason),
-            Then::Restart => self.start(path),
+            Then::Restart => self.start_in_turn(path),
             Then::Fail(cause) => self.failed(path, cause, was_up),
             Then::End(cause) => self.ended(path, cause, was_up),
         }
@@ -134,6 +162,7 @@ impl Change<'_> {
 
     /// Marks a member as down. Nothing at or below it runs any more.
     pub fn set_down(&mut self, path: &Path, reason: DownReason) {
+        self.unsettled.insert(path.clone());
         let member = self.member(path);
         let reason = if member.held { DownReason::Held } else { reason };
         match &mut member.body {

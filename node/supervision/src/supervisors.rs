@@ -8,7 +8,7 @@
 //!    └──────────────────────────────────────────── Failed (a root) ◄── no parent ───────────────┘
 //! ```
 //!
-//! Children start in parallel and stop one after the other, the last started first.
+//! Children start in parallel, or in order where they form a group; they stop one after the other, the last started first.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use pando_protocol::ids::Path;
 use pando_protocol::spec::{AutoShutdown, Restart};
 
 use crate::change::{Change, budget, chain, escalated, human};
-use crate::cluster::{Body, DownReason, HistoryEntry, Member, Pending, ProcessPhase, SupervisorPhase, Then};
+use crate::cluster::{Body, DownReason, Group, HistoryEntry, Member, Pending, ProcessPhase, SupervisorPhase, Then};
 use crate::command::EventKind;
 use crate::mutation::{Mutation, broken};
 use crate::restarts::{Budget, Crash, Window, delay, dice};
@@ -51,16 +51,21 @@ impl Change<'_> {
         self.cancel_timer(path);
         let since = self.now();
         let supervisor = self.supervisor(path);
-        supervisor.phase = SupervisorPhase::Up { since };
+        supervisor.phase = SupervisorPhase::Up { since, group: Group::Settled };
         if !broken(Mutation::WindowSurvivesRestart) {
             supervisor.window = Window::default();
         }
         let children = supervisor.children.clone();
         self.event(EventKind::SupervisorStarted, Some(path), None, format!("{path} is up"));
-        for id in children {
-            let child = path.child(&id);
-            self.forget_failures(&child);
-            self.start(&child);
+        self.unsettled.insert(path.clone());
+        for id in &children {
+            self.forget_failures(&path.child(id));
+        }
+        if self.is_group(path) {
+            return self.begin_group(path);
+        }
+        for id in &children {
+            self.start(&path.child(id));
         }
     }
 
@@ -81,21 +86,27 @@ impl Change<'_> {
 
     /// Puts a child into the queue for a place, not before `after` from now.
     pub fn wait_for_place(&mut self, path: &Path, after: Duration) {
+        let not_before = self.now().saturating_add(after);
+        let pending = self.enqueue(path, not_before);
+        self.process(path).phase = ProcessPhase::Pending(pending);
+    }
+
+    /// The last place in the queue of those that wait for places, for a child or the next generation of a group.
+    pub fn enqueue(&mut self, path: &Path, not_before: Duration) -> Pending {
         let order = self.cluster.head.next_order;
         self.cluster.head.next_order += 1;
-        let not_before = self.now().saturating_add(after);
-        self.process(path).phase = ProcessPhase::Pending(Pending { order, not_before, waits_for: None });
         self.cluster.pending.insert((order, path.clone()));
-        if after.is_zero() {
+        if not_before <= self.now() {
             self.to_place.insert((order, path.clone()));
         } else {
             self.cluster.timers.insert((not_before, path.clone()));
         }
+        Pending { order, not_before, waits_for: None }
     }
 
-    /// Takes a child out of the queue for a place.
+    /// Takes a child, or the next generation of a group, out of the queue for places.
     pub fn stop_waiting(&mut self, path: &Path) {
-        let ProcessPhase::Pending(pending) = self.process(path).phase.clone() else { return };
+        let Some(pending) = self.cluster.pending_at(path).cloned() else { return };
         self.cluster.pending.remove(&(pending.order, path.clone()));
         self.to_place.remove(&(pending.order, path.clone()));
         self.cluster.timers.remove(&(pending.not_before, path.clone()));
@@ -137,9 +148,19 @@ impl Change<'_> {
             member.delays = 0;
             member.at_cap = 0;
         }
+        if self.is_paid_for(parent) {
+            let payer = "nobody: its group restarts already, and that is paid for".to_owned();
+            self.conclude(path, &cause, false, payer, self.group_decision(path, Duration::ZERO));
+            return self.restart_group(parent, path, Duration::ZERO, true);
+        }
         match self.charge(parent, path, cause.clone()) {
+            Ok(payer) if self.is_group(parent) => {
+                let wait = self.next_delay(path, &cause);
+                self.conclude(path, &cause, true, payer, self.group_decision(path, wait));
+                self.restart_group(parent, path, wait, true);
+            }
             Ok(payer) => {
-                let wait = self.next_delay(path);
+                let wait = self.next_delay(path, &cause);
                 self.conclude(path, &cause, true, payer, format!("starts again after {}", human(wait)));
                 let until = self.now().saturating_add(wait);
                 self.supervisor(path).phase = SupervisorPhase::Delayed { until };
@@ -153,8 +174,8 @@ impl Change<'_> {
         }
     }
 
-    /// Takes the delay before the next restart of a member, and counts that restart.
-    pub fn next_delay(&mut self, path: &Path) -> Duration {
+    /// Takes the delay before the next restart of a member, and counts that restart by what ended the member.
+    pub fn next_delay(&mut self, path: &Path, cause: &CauseChain) -> Duration {
         let now = self.now();
         let stir = self.cluster.head.next_incarnation;
         let member = self.member(path);
@@ -162,7 +183,10 @@ impl Change<'_> {
         member.at_cap = if member.backoff.is_at_cap(member.delays) { member.at_cap + 1 } else { 0 };
         member.delays = member.delays.saturating_add(1);
         member.unpaid = 0;
-        member.restarts += 1;
+        // Of several levels about itself (its own budget is spent, too) the innermost is the ending.
+        if let Some(own) = cause.levels.iter().rfind(|level| level.path == *path) {
+            *member.restarts.entry(own.class).or_default() += 1;
+        }
         member.rate.count(now);
         wait
     }
@@ -238,8 +262,8 @@ impl Change<'_> {
 
 fn is_finished(member: &Member) -> bool {
     match &member.body {
-        Body::Process(process) => matches!(process.phase, ProcessPhase::Down(DownReason::Finished)),
-        Body::Supervisor(supervisor) => matches!(supervisor.phase, SupervisorPhase::Down(DownReason::Finished)),
+        Body::Process(process) => process.has_finished(),
+        Body::Supervisor(supervisor) => supervisor.has_finished(),
     }
 }
 

@@ -28,7 +28,12 @@ impl Change<'_> {
             Request::Start(path) => self.operator_start(&path)?,
             Request::Stop(path) => self.operator_stop(&path)?,
             Request::Restart(path) => self.operator_restart(&path)?,
+            Request::Drain(node) => self.drain(&node)?,
+            Request::Undrain(node) => self.undrain(&node)?,
+            Request::RemoveNode(node) => self.remove_node(&node)?,
+            Request::Quarantine(path) => self.quarantine(&path)?,
         };
+        self.room_changed = true; // What waits may need less now, or more is to move.
         Ok(Changed { differences, event: self.cluster.last_event() })
     }
 
@@ -91,9 +96,10 @@ impl Change<'_> {
         for child in &spec.children {
             let below = path.child(&child.id);
             if self.supervisor(path).is_up() && self.is_startable(&below) {
-                self.start(&below);
+                self.start_in_turn(&below);
             }
         }
+        self.unsettled.insert(path.clone());
     }
 
     /// Puts the children of a supervisor into the order of the spec; returns those that are not in it, which stand last.
@@ -112,14 +118,18 @@ impl Change<'_> {
         if returns || changed {
             self.forgive(path);
         }
-        let SupervisorSpec { strategy, intensity, auto_shutdown, children: _ } = spec;
+        let SupervisorSpec { strategy, intensity, auto_shutdown, colocate, children: _ } = spec;
         let supervisor = self.supervisor(path);
         if supervisor.intensity != *intensity {
             supervisor.window = Window::default(); // What was allowed under the old budget does not break the new one.
         }
         (supervisor.strategy, supervisor.intensity, supervisor.auto_shutdown) = (*strategy, *intensity, *auto_shutdown);
+        supervisor.colocate = *colocate;
         if changed && matches!(supervisor.phase, SupervisorPhase::Down(DownReason::Finished)) {
             supervisor.phase = SupervisorPhase::Down(DownReason::Supervisor);
+        }
+        if !strategy.is_group() {
+            self.disband(path);
         }
     }
 
@@ -141,6 +151,7 @@ impl Change<'_> {
             return;
         }
         self.forgive(path);
+        self.release_place(path); // The new spec may need more room, or another node.
         let process = self.process(path);
         process.spec = spec.clone();
         match process.phase {
@@ -164,7 +175,7 @@ impl Change<'_> {
         if !std::mem::replace(&mut member.removed, false) {
             return false;
         }
-        member.held = false;
+        (member.held, member.quarantined) = (false, false);
         match &mut member.body {
             Body::Process(process) => {
                 if let ProcessPhase::Down(reason) = &mut process.phase {
@@ -199,11 +210,12 @@ impl Change<'_> {
             backoff,
             significant,
             held: false,
+            quarantined: false,
             removed: false,
             delays: 0,
             at_cap: 0,
             unpaid: 0,
-            restarts: 0,
+            restarts: Default::default(),
             rate: Rate::default(),
             history: Vec::new(),
             node_losses: Default::default(),
@@ -218,6 +230,8 @@ impl Change<'_> {
         for below in self.cluster.walk(path) {
             self.member(&below).removed = true;
             self.stand_down(&below);
+            self.release_place(&below);
+            self.unsettled.insert(below);
         }
         let member = self.member(path);
         if member.is_down() {
@@ -241,6 +255,8 @@ impl Change<'_> {
 
     /// Forgets a removed member that is down, and all below it; goes on with what waited for that.
     pub fn forget(&mut self, path: &Path) {
+        self.release_places_below(path);
+        self.unsettled.insert(path.clone());
         for gone in self.cluster.walk(path) {
             self.cluster.members.remove(&gone);
         }
@@ -267,11 +283,12 @@ impl Change<'_> {
 }
 
 fn new_supervisor(spec: &SupervisorSpec) -> Supervisor {
-    let SupervisorSpec { strategy, intensity, auto_shutdown, children: _ } = spec;
+    let SupervisorSpec { strategy, intensity, auto_shutdown, colocate, children: _ } = spec;
     Supervisor {
         strategy: *strategy,
         intensity: *intensity,
         auto_shutdown: *auto_shutdown,
+        colocate: *colocate,
         children: Vec::new(),
         window: Window::default(),
         phase: SupervisorPhase::Down(DownReason::Supervisor),
@@ -284,6 +301,7 @@ fn new_process(spec: &Arc<ProcessSpec>) -> Process {
         window: Window::default(),
         refusals: Default::default(),
         refused_by: BTreeSet::new(),
+        place: None,
         phase: ProcessPhase::Down(DownReason::Supervisor),
     }
 }

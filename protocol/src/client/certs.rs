@@ -1,11 +1,12 @@
 //! A cluster's own CA, and the certificates it makes: what `pando certs` and `pando dev` call.
 //!
-//! A CA is valid for ten years, a certificate for one: short enough that a leaked key ends, long enough that renewing is a
-//! yearly errand (`pando certs` again). All begin a day in the past, so that a clock that is behind does no harm.
+//! A CA is valid for ten years, a certificate for one unless told otherwise: short enough that a leaked key ends, long enough
+//! that renewing is a yearly errand (`pando certs renew`). All begin a day in the past, so that a clock that is behind does no
+//! harm.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -23,7 +24,7 @@ use crate::ids::NodeName;
 pub const CA_KEY_FILE: &str = "ca.key";
 /// How long a CA is valid.
 pub const CA_VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-/// How long a certificate is valid.
+/// How long a certificate is valid, unless told otherwise.
 pub const CERTIFICATE_VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -34,6 +35,7 @@ pub struct Authority {
     certificate: CertificateDer<'static>,
     pem: String,
     issuer: Issuer<'static, KeyPair>,
+    validity: Duration,
 }
 
 /// What asking for a certificate did.
@@ -62,6 +64,9 @@ pub enum CertsError {
         /// The file that is not.
         missing: PathBuf,
     },
+    /// The folder holds no CA.
+    #[error("there is no CA of pando in {}: name the folder that `pando certs --ca` made", .0.display())]
+    NoAuthority(PathBuf),
     /// The CA is that of another cluster.
     #[error(
         "{} is the CA of cluster {found:?}, not of {asked:?}: name that cluster, or use another folder",
@@ -131,6 +136,28 @@ impl Authority {
         }
     }
 
+    /// The CA in a folder, of whichever cluster it is.
+    ///
+    /// # Errors
+    /// [`CertsError`]: there is none, or half of one.
+    pub fn open(folder: &Path) -> Result<Self, CertsError> {
+        let (certificate, key) = (folder.join(CA_FILE), folder.join(CA_KEY_FILE));
+        match (certificate.exists(), key.exists()) {
+            (true, true) => {}
+            (false, false) => return Err(CertsError::NoAuthority(folder.to_owned())),
+            (true, false) => return Err(CertsError::HalfAnAuthority { there: certificate, missing: key }),
+            (false, true) => return Err(CertsError::HalfAnAuthority { there: key, missing: certificate }),
+        }
+        let cluster = cluster_of(&identity::read_certificate(&certificate)?);
+        Self::load(&certificate, &key, &cluster.ok_or_else(|| CertsError::NoAuthority(folder.to_owned()))?)
+    }
+
+    /// Another validity than [`CERTIFICATE_VALIDITY`] for what it makes from now on.
+    pub fn with_validity(mut self, validity: Duration) -> Self {
+        self.validity = validity;
+        self
+    }
+
     /// The cluster whose CA it is.
     pub fn cluster(&self) -> &str {
         &self.cluster
@@ -147,13 +174,46 @@ impl Authority {
         if self.is_there(&holder, folder)? {
             return Ok(Issued::AlreadyThere);
         }
+        self.make(&holder, folder)?;
+        Ok(Issued::Made)
+    }
+
+    /// Whose certificate lies in a folder, expired or not.
+    ///
+    /// # Errors
+    /// [`CertsError`]: there is none, or this CA did not make it.
+    pub fn holder(&self, folder: &Path) -> Result<PeerName, CertsError> {
+        if identity::read_certificate(&folder.join(CA_FILE))? != self.certificate {
+            return Err(CertsError::OtherAuthority(folder.to_owned()));
+        }
+        let file = folder.join(CERTIFICATE_FILE);
+        let own = identity::read_certificate(&file)?;
+        // Whoever may write there could else leave a certificate of his own making with a name that he would like to have.
+        identity::verify(&self.certificate, &own, folder, identity::end_of(&own))?;
+        let names = || IdentityError::Nameless { file, names: identity::dns_names(&own) };
+        Ok(PeerName::from_certificates(std::slice::from_ref(&own)).map_err(|_| names())?)
+    }
+
+    /// Makes a new key and a new certificate, valid from now, for whoever holds the one in a folder. May be repeated, also
+    /// after it was cut off half-way. The files keep their owners and permissions.
+    ///
+    /// The key is renewed too, so that one that leaked ends with its certificate.
+    ///
+    /// # Errors
+    /// [`CertsError`], as for [`Self::holder`]; what is there is left alone then.
+    pub fn renew(&self, folder: &Path) -> Result<PeerName, CertsError> {
+        let holder = self.holder(folder)?;
+        self.make(&holder, folder)?;
+        Ok(holder)
+    }
+
+    fn make(&self, holder: &PeerName, folder: &Path) -> Result<(), CertsError> {
         let key = KeyPair::generate()?;
-        let certificate = certificate_params(&holder)?.signed_by(&key, &self.issuer)?;
+        let certificate = certificate_params(holder, self.validity)?.signed_by(&key, &self.issuer)?;
         create_folder(folder)?;
         write_aside(&folder.join(KEY_FILE), &key.serialize_pem(), 0o600)?;
         write_aside(&folder.join(CERTIFICATE_FILE), &certificate.pem(), 0o644)?;
-        write_aside(&folder.join(CA_FILE), &self.pem, 0o644)?;
-        Ok(Issued::Made)
+        write_aside(&folder.join(CA_FILE), &self.pem, 0o644)
     }
 
     fn create(folder: &Path, cluster: &str) -> Result<Self, CertsError> {
@@ -165,7 +225,8 @@ impl Authority {
         write_aside(&folder.join(CA_KEY_FILE), &key.serialize_pem(), 0o600)?;
         write_aside(&folder.join(CA_FILE), &certificate.pem(), 0o644)?;
         let (der, pem) = (certificate.der().clone(), certificate.pem());
-        Ok(Self { cluster: cluster.to_owned(), certificate: der, pem, issuer: Issuer::new(params, key) })
+        let (cluster, validity) = (cluster.to_owned(), CERTIFICATE_VALIDITY);
+        Ok(Self { cluster, certificate: der, pem, issuer: Issuer::new(params, key), validity })
     }
 
     fn load(file: &Path, key_file: &Path, cluster: &str) -> Result<Self, CertsError> {
@@ -184,7 +245,8 @@ impl Authority {
         }
         // The subject follows from the cluster's name alone, so the issuer can be had without parsing the certificate.
         let issuer = Issuer::new(authority_params(cluster)?, key);
-        Ok(Self { cluster: cluster.to_owned(), certificate, pem: text(file, "certificate")?, issuer })
+        let (cluster, validity) = (cluster.to_owned(), CERTIFICATE_VALIDITY);
+        Ok(Self { cluster, certificate, pem: text(file, "certificate")?, issuer, validity })
     }
 
     fn is_there(&self, holder: &PeerName, folder: &Path) -> Result<bool, CertsError> {
@@ -220,11 +282,11 @@ fn authority_params(cluster: &str) -> Result<CertificateParams, rcgen::Error> {
     Ok(params)
 }
 
-fn certificate_params(holder: &PeerName) -> Result<CertificateParams, rcgen::Error> {
+fn certificate_params(holder: &PeerName, validity: Duration) -> Result<CertificateParams, rcgen::Error> {
     let mut names = vec![holder.dns_name()];
     match holder.role {
         Role::Node => names.push(any_node(&holder.cluster)),
-        Role::Admin => {}
+        Role::Admin | Role::Viewer | Role::Producer => {}
     }
     let mut params = CertificateParams::new(names)?;
     params.distinguished_name = subject(&format!("{holder}"));
@@ -232,7 +294,7 @@ fn certificate_params(holder: &PeerName) -> Result<CertificateParams, rcgen::Err
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     params.not_before = (SystemTime::now() - DAY).into();
-    params.not_after = (SystemTime::now() + CERTIFICATE_VALIDITY).into();
+    params.not_after = (SystemTime::now() + validity).into();
     Ok(params)
 }
 
@@ -267,7 +329,8 @@ fn create_folder(folder: &Path) -> Result<(), CertsError> {
     fs::create_dir_all(folder).map_err(|source| CertsError::Unwritable { file: folder.to_owned(), source })
 }
 
-/// Written beside its place, synced and renamed, so that a reader or a crash never meets half a file.
+/// Written beside its place, synced and renamed, so that a reader or a crash never meets half a file. `mode` is for a new file;
+/// one that is there keeps its owner and permissions, so that whoever could read it before still can.
 fn write_aside(file: &Path, text: &str, mode: u32) -> Result<(), CertsError> {
     let unwritable = |source| CertsError::Unwritable { file: file.to_owned(), source };
     let aside = file.with_extension("new");
@@ -276,7 +339,15 @@ fn write_aside(file: &Path, text: &str, mode: u32) -> Result<(), CertsError> {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(unwritable(e)),
         _ => {}
     }
+    let former = fs::metadata(file).ok();
+    let mode = former.as_ref().map_or(mode, |former| former.mode() & 0o777);
     let mut out = OpenOptions::new().write(true).create_new(true).mode(mode).open(&aside).map_err(unwritable)?;
+    if let Some(former) = former {
+        let made = out.metadata().map_err(unwritable)?;
+        if (made.uid(), made.gid()) != (former.uid(), former.gid()) {
+            fchown(&out, Some(former.uid()), Some(former.gid())).map_err(unwritable)?;
+        }
+    }
     out.write_all(text.as_bytes()).and_then(|()| out.sync_all()).map_err(unwritable)?;
     fs::rename(&aside, file).map_err(unwritable)?;
     let folder = file.parent().unwrap_or(Path::new("."));
@@ -327,15 +398,68 @@ mod tests {
         authority.issue(&n1(), Role::Node, &own).unwrap();
         let holder = Identity::load(&own).unwrap().own().clone();
         let key = KeyPair::generate().unwrap();
-        let mut params = certificate_params(&holder).unwrap();
+        let mut params = certificate_params(&holder, CERTIFICATE_VALIDITY).unwrap();
         params.not_after = (SystemTime::now() - DAY / 2).into();
         let expired = params.signed_by(&key, &authority.issuer).unwrap();
         fs::write(own.join(CERTIFICATE_FILE), expired.pem()).unwrap();
         fs::write(own.join(KEY_FILE), key.serialize_pem()).unwrap();
         let error = Identity::load(&own).unwrap_err();
-        assert!(matches!(error, IdentityError::Expired(_)) && error.to_string().contains("renews"), "{error}");
+        assert!(matches!(error, IdentityError::Expired(_)) && error.to_string().contains("certs renew"), "{error}");
         assert_eq!(authority.issue(&n1(), Role::Node, &own).unwrap(), Issued::Made);
         Identity::load(&own).unwrap();
+    }
+
+    #[test]
+    fn renewing_keeps_holder_role_and_permissions_and_changes_key_and_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().join("eve");
+        let made = Authority::create_or_load(folder.path(), "grove").unwrap();
+        let day = made.with_validity(DAY);
+        day.issue(&"eve".parse().unwrap(), Role::Viewer, &own).unwrap();
+        fs::set_permissions(own.join(KEY_FILE), fs::Permissions::from_mode(0o640)).unwrap();
+        let (before, key) = (Identity::load(&own).unwrap(), fs::read(own.join(KEY_FILE)).unwrap());
+        let left = before.valid_until().duration_since(SystemTime::now()).unwrap();
+        assert!(left <= DAY && left > DAY - Duration::from_secs(60), "{left:?}");
+
+        let holder = Authority::open(folder.path()).unwrap().renew(&own).unwrap();
+        let after = Identity::load(&own).unwrap();
+        assert_eq!((&holder, after.own()), (before.own(), before.own()));
+        assert!(after.valid_until() > before.valid_until() + 300 * DAY && after.has_the_authority_of(&before));
+        assert_ne!(fs::read(own.join(KEY_FILE)).unwrap(), key);
+        assert_eq!(fs::metadata(own.join(KEY_FILE)).unwrap().permissions().mode() & 0o777, 0o640);
+    }
+
+    #[test]
+    fn an_expired_certificate_and_one_cut_off_half_way_are_renewed() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().join("n1");
+        let authority = Authority::create_or_load(folder.path(), "grove").unwrap().with_validity(Duration::ZERO);
+        authority.issue(&n1(), Role::Node, &own).unwrap();
+        fs::write(own.join(KEY_FILE), KeyPair::generate().unwrap().serialize_pem()).unwrap();
+        Authority::open(folder.path()).unwrap().renew(&own).unwrap();
+        assert_eq!(Identity::load(&own).unwrap().name(), &n1());
+    }
+
+    #[test]
+    fn a_name_that_nobody_was_given_is_not_renewed() {
+        let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let own = folder.path().join("n1");
+        let authority = Authority::create_or_load(folder.path(), "grove").unwrap();
+        authority.issue(&n1(), Role::Node, &own).unwrap();
+        // The holder of a folder puts a certificate there that he made himself, with the role that he would like.
+        let forged = elsewhere.path().join("n1");
+        let foreign = Authority::create_or_load(elsewhere.path(), "grove").unwrap();
+        foreign.issue(&n1(), Role::Admin, &forged).unwrap();
+        fs::copy(forged.join(CERTIFICATE_FILE), own.join(CERTIFICATE_FILE)).unwrap();
+        let refused = authority.renew(&own);
+        assert!(
+            matches!(refused, Err(CertsError::Identity(IdentityError::OtherAuthority { .. }))),
+            "{:?}",
+            refused.map_err(|error| error.to_string())
+        );
+        assert!(matches!(authority.renew(&forged), Err(CertsError::OtherAuthority(_))));
+        assert!(matches!(Authority::open(&own), Err(CertsError::HalfAnAuthority { .. })));
+        assert!(matches!(Authority::open(&forged.join("none")), Err(CertsError::NoAuthority(_))));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Who a process is, by its certificate: a name, a role, and the cluster whose CA signed it.
 //!
 //! ```text
-//!   ca.pem cert.pem key.pem ──► Identity ──► TLS configurations      certificate of a peer ──► PeerName
+//!   ca.pem cert.pem key.pem ──► IdentityFiles ──► Identity ──► TLS configurations      certificate of a peer ──► PeerName
 //! ```
 //!
 //! A certificate names its holder as `<name>.<role>.<cluster>.pando`; the certificate of a node also carries
@@ -11,7 +11,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ring::hmac;
 use rustls::pki_types::pem::{self, PemObject};
@@ -20,6 +20,7 @@ use webpki::{EndEntityCert, KeyUsage};
 
 use super::tls::{self, Configurations};
 use crate::ids::NodeName;
+pub use crate::role::Role;
 
 /// The file of the cluster's CA certificate in an identity's folder.
 pub const CA_FILE: &str = "ca.pem";
@@ -27,36 +28,6 @@ pub const CA_FILE: &str = "ca.pem";
 pub const CERTIFICATE_FILE: &str = "cert.pem";
 /// The file of the holder's private key.
 pub const KEY_FILE: &str = "key.pem";
-
-/// What a holder of a certificate may do. Later roles (reading only, enqueueing only) are appended here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Role {
-    /// A node of the cluster.
-    Node,
-    /// A person or program that may ask for everything.
-    Admin,
-}
-
-impl Role {
-    /// The role as it stands in certificates.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Node => "node",
-            Self::Admin => "admin",
-        }
-    }
-
-    /// The role with this word; `None` for a word that this version does not know.
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Node, Self::Admin].into_iter().find(|role| role.as_str() == word)
-    }
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
 
 /// The holder of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,9 +109,35 @@ pub struct Identity(Arc<Parts>);
 struct Parts {
     own: PeerName,
     authority: CertificateDer<'static>,
+    valid_until: SystemTime,
     configurations: Configurations,
     /// Makes further secrets out of the private key; see [`Identity::derive`].
     derivation: hmac::Key,
+}
+
+/// What lies in an identity's folder, unchecked: to see whether it has changed since. It holds the private key, so it has no
+/// text.
+#[derive(Clone, PartialEq, Eq)]
+pub struct IdentityFiles {
+    folder: PathBuf,
+    authority: Vec<u8>,
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+}
+
+impl IdentityFiles {
+    /// Reads `ca.pem`, `cert.pem` and `key.pem` from a folder.
+    ///
+    /// # Errors
+    /// [`IdentityError::Missing`] and [`IdentityError::Unreadable`].
+    pub fn read(folder: &Path) -> Result<Self, IdentityError> {
+        Ok(Self {
+            folder: folder.to_owned(),
+            authority: read(&folder.join(CA_FILE))?,
+            certificate: read(&folder.join(CERTIFICATE_FILE))?,
+            key: read(&folder.join(KEY_FILE))?,
+        })
+    }
 }
 
 /// Why an identity cannot be used.
@@ -166,7 +163,7 @@ pub enum IdentityError {
         expected: &'static str,
     },
     /// The certificate's time is over.
-    #[error("the certificate in {} has expired: `pando certs` renews it", .0.display())]
+    #[error("the certificate in {} has expired: `pando certs renew` makes a new one", .0.display())]
     Expired(PathBuf),
     /// The certificate's time has not begun.
     #[error("the certificate in {} is not valid yet: check the clock of this machine", .0.display())]
@@ -195,9 +192,9 @@ pub enum IdentityError {
     },
     /// The certificate is not one of Pando's.
     #[error(
-        "the certificate in {} names {names:?}, expected <name>.<role>.<cluster>.pando with role node or admin: make it \
-         with `pando certs`",
-        .file.display()
+        "the certificate in {} names {names:?}, expected <name>.<role>.<cluster>.pando with the role {}: make it with \
+         `pando certs`",
+        .file.display(), Role::ALL.map(Role::as_str).join(", ")
     )]
     Nameless {
         /// The certificate's file.
@@ -221,11 +218,21 @@ impl Identity {
     /// # Errors
     /// [`IdentityError`], which names the file and what to do.
     pub fn load(folder: &Path) -> Result<Self, IdentityError> {
+        Self::from_files(&IdentityFiles::read(folder)?)
+    }
+
+    /// The same from files that were read before.
+    ///
+    /// # Errors
+    /// [`IdentityError`], which names the file and what to do.
+    pub fn from_files(files: &IdentityFiles) -> Result<Self, IdentityError> {
+        let folder = files.folder.as_path();
         let file = |name: &str| folder.join(name);
-        let authority = read_certificate(&file(CA_FILE))?;
-        let certificate = read_certificate(&file(CERTIFICATE_FILE))?;
-        let key = read_key(&file(KEY_FILE))?;
-        verify(&authority, &certificate, folder)?;
+        let authority = certificate(&files.authority, &file(CA_FILE))?;
+        let certificate = certificate(&files.certificate, &file(CERTIFICATE_FILE))?;
+        let key = PrivateKeyDer::from_pem_slice(&files.key).map_err(|e| not_pem(&file(KEY_FILE), "private key", &e))?;
+        verify(&authority, &certificate, folder, SystemTime::now())?;
+        let valid_until = end_of(&certificate);
         let own = PeerName::from_certificates(std::slice::from_ref(&certificate))
             .map_err(|_| IdentityError::Nameless { file: file(CERTIFICATE_FILE), names: dns_names(&certificate) })?;
         let configurations = tls::configurations(&authority, &certificate, &key).map_err(|error| match error {
@@ -235,7 +242,7 @@ impl Identity {
             other => IdentityError::Unusable { folder: folder.to_owned(), why: other.to_string() },
         })?;
         let derivation = hmac::Key::new(hmac::HMAC_SHA256, key.secret_der());
-        Ok(Self(Arc::new(Parts { own, authority, configurations, derivation })))
+        Ok(Self(Arc::new(Parts { own, authority, valid_until, configurations, derivation })))
     }
 
     /// Who this is.
@@ -256,6 +263,16 @@ impl Identity {
     /// The cluster in the certificate.
     pub fn cluster(&self) -> &str {
         &self.0.own.cluster
+    }
+
+    /// When the certificate's time is over, by the wall clock.
+    pub fn valid_until(&self) -> SystemTime {
+        self.0.valid_until
+    }
+
+    /// Whether the same CA made both.
+    pub fn has_the_authority_of(&self, other: &Self) -> bool {
+        self.0.authority == other.0.authority
     }
 
     /// The name in the certificate of the node `name` of the same cluster: dialling by it verifies who answers.
@@ -293,7 +310,11 @@ pub(super) fn dns_names(certificate: &CertificateDer<'_>) -> Vec<String> {
 }
 
 pub(super) fn read_certificate(file: &Path) -> Result<CertificateDer<'static>, IdentityError> {
-    CertificateDer::from_pem_slice(&read(file)?).map_err(|e| not_pem(file, "certificate", &e))
+    certificate(&read(file)?, file)
+}
+
+fn certificate(pem: &[u8], file: &Path) -> Result<CertificateDer<'static>, IdentityError> {
+    CertificateDer::from_pem_slice(pem).map_err(|e| not_pem(file, "certificate", &e))
 }
 
 pub(super) fn read(file: &Path) -> Result<Vec<u8>, IdentityError> {
@@ -303,29 +324,39 @@ pub(super) fn read(file: &Path) -> Result<Vec<u8>, IdentityError> {
     })
 }
 
-fn read_key(file: &Path) -> Result<PrivateKeyDer<'static>, IdentityError> {
-    PrivateKeyDer::from_pem_slice(&read(file)?).map_err(|e| not_pem(file, "private key", &e))
-}
-
 // The cause is left out: it may quote bytes of a key.
 fn not_pem(file: &Path, expected: &'static str, _: &pem::Error) -> IdentityError {
     IdentityError::NotPem { file: file.to_owned(), expected }
 }
 
-fn verify(
+/// When a certificate's time is over; the epoch where it is no certificate.
+pub(super) fn end_of(certificate: &CertificateDer<'_>) -> SystemTime {
+    let Ok(parsed) = EndEntityCert::try_from(certificate) else { return UNIX_EPOCH };
+    // webpki tells the end of a certificate only where it refuses it for that, and it looks at the time before anything else.
+    let never = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
+    let algorithms = webpki::ALL_VERIFICATION_ALGS;
+    match parsed.verify_for_usage(algorithms, &[], &[], never, KeyUsage::client_auth(), None, None) {
+        Err(webpki::Error::CertExpired { not_after, .. }) => UNIX_EPOCH + Duration::from_secs(not_after.as_secs()),
+        Err(_) | Ok(_) => UNIX_EPOCH,
+    }
+}
+
+/// Checks that an authority made a certificate, and that it is valid at `at`. The folder is where both lie, for the error.
+pub(super) fn verify(
     authority: &CertificateDer<'_>,
     certificate: &CertificateDer<'_>,
     folder: &Path,
+    at: SystemTime,
 ) -> Result<(), IdentityError> {
     let unusable = |file: &str, why: String| IdentityError::Unusable { folder: folder.join(file), why };
     let anchor = webpki::anchor_from_trusted_cert(authority).map_err(|e| unusable(CA_FILE, e.to_string()))?;
     let parsed = EndEntityCert::try_from(certificate).map_err(|e| unusable(CERTIFICATE_FILE, e.to_string()))?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let at = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let verified = parsed.verify_for_usage(
         webpki::ALL_VERIFICATION_ALGS,
         std::slice::from_ref(&anchor),
         &[],
-        UnixTime::since_unix_epoch(now),
+        UnixTime::since_unix_epoch(at),
         KeyUsage::client_auth(),
         None,
         None,

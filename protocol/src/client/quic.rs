@@ -95,12 +95,7 @@ pub struct Bound {
 /// # Errors
 /// What the kernel says, such as an address in use.
 pub fn bind(identity: &Identity, address: SocketAddr, tuning: &Tuning) -> io::Result<Bound> {
-    let crypto = identity.configurations().quic_server.clone();
-    let mut server = quinn::ServerConfig::with_crypto(crypto);
-    server.transport_config(tuning.transport());
-    // Handshakes under way at once: one that floods them meets refusals, not a growing queue.
-    server.max_incoming(MAX_INCOMING);
-    bind_with(identity, socket(address)?, Some(server), recognised(identity), tuning)
+    bind_with(identity, socket(address)?, Some(server_config(identity, tuning)), recognised(identity), tuning)
 }
 
 /// Binds an endpoint that only dials. Call it within a tokio runtime.
@@ -123,10 +118,29 @@ fn bind_with(
     let (send_buffer, receive_buffer) = (socket.send_buffer_size()?, socket.recv_buffer_size()?);
     let runtime = Arc::new(quinn::TokioRuntime);
     let mut endpoint = Endpoint::new(config, server, socket.into(), runtime)?;
+    dial_as(&mut endpoint, identity, tuning);
+    Ok(Bound { endpoint, send_buffer, receive_buffer })
+}
+
+/// Shows this identity to whoever connects from now on. Connections that are there stay as they are, and so do the reset keys
+/// that were made of the identity with which the endpoint was bound.
+pub fn accept_as(endpoint: &Endpoint, identity: &Identity, tuning: &Tuning) {
+    endpoint.set_server_config(Some(server_config(identity, tuning)));
+}
+
+/// Shows this identity to whoever is dialled from now on with this handle of the endpoint; other handles have their own.
+pub fn dial_as(endpoint: &mut Endpoint, identity: &Identity, tuning: &Tuning) {
     let mut client = quinn::ClientConfig::new(identity.configurations().quic_client.clone());
     client.transport_config(tuning.transport());
     endpoint.set_default_client_config(client);
-    Ok(Bound { endpoint, send_buffer, receive_buffer })
+}
+
+fn server_config(identity: &Identity, tuning: &Tuning) -> quinn::ServerConfig {
+    let mut server = quinn::ServerConfig::with_crypto(identity.configurations().quic_server.clone());
+    server.transport_config(tuning.transport());
+    // Handshakes under way at once: one that floods them meets refusals, not a growing queue.
+    server.max_incoming(MAX_INCOMING);
+    server
 }
 
 /// An endpoint that recognises connections to a former process with the same key, and resets them at the first packet (RFC

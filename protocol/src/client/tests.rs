@@ -13,7 +13,7 @@ use super::*;
 use crate::codec::{self, CodecError, FRAME_LIMIT};
 use crate::ids::NodeName;
 use crate::message::Item;
-use crate::message::{Freshness, Query};
+use crate::message::{Found, Freshness, Query, ViewAge};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -149,6 +149,61 @@ async fn a_lost_reply_repeats_the_same_write_elsewhere() {
     assert!(writes.len() >= 4 && writes.iter().all(|write| *write == writes[0]), "{writes:?}");
     assert_eq!((writes[0].sequence, writes[0].lowest_unanswered), (1, 1));
     client.close().await;
+}
+
+fn found(node: &str, confirmed: bool, age_ms: u64) -> Answer {
+    let answered_by: NodeName = node.parse().unwrap();
+    let view = ViewAge { leader: confirmed.then(|| answered_by.clone()), answered_by, confirmed, age_ms };
+    Ok(Reply::Found { found: Found::Nodes(vec![]), view })
+}
+
+fn no_leader() -> Answer {
+    Err(Rejection::NoLeader { waited: Duration::ZERO, why: "it is cut off".into() })
+}
+
+#[tokio::test]
+async fn a_node_that_finds_no_leader_does_not_have_the_last_word() {
+    let folder = TempDir::new().unwrap();
+    let confirmed = Call::Read { query: Query::Nodes, freshness: Freshness::Linearizable };
+    let signal = Call::Kill { path: "/t/a".parse().unwrap(), signal: crate::spec::Signal::TERM };
+    let cases = [
+        (&confirmed, vec![found("n1", false, 9), no_leader(), found("n3", true, 0)], found("n3", true, 0)),
+        (&confirmed, vec![no_leader(), found("n2", false, 9), found("n3", false, 5)], found("n3", false, 5)),
+        (&confirmed, vec![found("n1", false, 9), no_leader()], found("n1", false, 9)),
+        (&read(), vec![found("n1", false, 9), found("n2", true, 0)], found("n1", false, 9)),
+        (&signal, vec![no_leader(), leader("n2")], leader("n2")),
+        (&signal, vec![no_leader(), no_leader()], no_leader()),
+    ];
+    let (_held, dead) = silent();
+    for (call, answers, expected) in cases {
+        let nodes: Vec<_> =
+            answers.into_iter().map(|answer| FakeNode::answering(folder.path(), "n1", answer)).collect();
+        let mut endpoints: Vec<&str> = nodes.iter().map(|node| node.address.as_str()).collect();
+        endpoints.push(&dead);
+        let client = client(folder.path(), &endpoints);
+        let answer = match client.call(call.clone(), LIMIT).await {
+            Ok(reply) => Ok(reply),
+            Err(ClientError::Refused(why)) => Err(why),
+            Err(other) => panic!("{other}"),
+        };
+        assert_eq!(answer, expected);
+        client.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_change_without_a_leader_ends_within_its_limit_and_states_all_the_time_waited() {
+    let folder = TempDir::new().unwrap();
+    let (_held, dead) = silent();
+    let node = FakeNode::answering(folder.path(), "n1", no_leader());
+    let client = client(folder.path(), &[&node.address, &dead]);
+    let limit = Duration::from_millis(1_500);
+    let begun = Instant::now();
+    let error = client.change(Change::Stop("/shop".parse().unwrap()), limit).await.unwrap_err();
+    let took = begun.elapsed();
+    let ClientError::Refused(Rejection::NoLeader { waited, .. }) = error else { panic!("{error}") };
+    assert!(waited <= took && waited >= limit / 2, "{waited:?} of {took:?}");
+    assert!(took < limit + Duration::from_secs(1), "{took:?}");
 }
 
 #[tokio::test]

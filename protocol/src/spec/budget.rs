@@ -146,7 +146,8 @@ mod tests {
     fn supervisor(backoff: Backoff) -> ChildSpec {
         let (strategy, intensity) = (Strategy::OneForOne, Intensity::default());
         let children = vec![process(Backoff::default())];
-        let spec = SupervisorSpec { strategy, intensity, auto_shutdown: AutoShutdown::Never, children };
+        let spec =
+            SupervisorSpec { strategy, intensity, auto_shutdown: AutoShutdown::Never, colocate: false, children };
         ChildSpec { work: Work::Supervisor(spec), ..process(backoff) }
     }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     AutoShutdown, Backoff, ChildSpec, Command, Intensity, Label, MAX_BACKOFF, MAX_COMMAND_BYTES, MAX_FACTOR,
-    MAX_JITTER, MAX_MAX_RESTARTS, MAX_MEMBERS, MAX_TIME, MIN_BACKOFF, ProcessSpec, Ready, Restart, Shutdown, Strategy,
+    MAX_JITTER, MAX_MAX_RESTARTS, MAX_MEMBERS, MAX_TIME, MIN_BACKOFF, ProcessSpec, Ready, Restart, Shutdown,
     SupervisorSpec, TreeSpec, Work, budget,
 };
 use crate::ids::{MAX_DEPTH, Path};
@@ -32,7 +32,7 @@ impl TreeSpec {
     /// # Errors
     /// Every mistake, in the order of the spec; at least one, and not more than a thousand.
     pub fn check(&self) -> Result<(), Vec<SpecMistake>> {
-        let mut check = Check { members: 0, mistakes: Vec::new() };
+        let mut check = Check { members: 0, mistakes: Vec::new(), colocated_by: None };
         let root = Path::root(&self.name);
         check.supervisor(&root, &self.root);
         let members = check.members;
@@ -49,18 +49,21 @@ impl TreeSpec {
 struct Check {
     members: usize,
     mistakes: Vec<SpecMistake>,
+    /// The outermost supervisor above that keeps everything below it on one node.
+    colocated_by: Option<Path>,
 }
 
 impl Check {
     fn supervisor(&mut self, at: &Path, spec: &SupervisorSpec) {
         self.members += 1;
-        if spec.strategy != Strategy::OneForOne {
-            self.refuse(at, "strategy", "the group strategies are not yet built: use \"one_for_one\"");
-        }
         if spec.children.is_empty() {
             self.refuse(at, "children", "a supervisor needs at least one child");
         }
         self.intensity(at, spec.intensity);
+        let colocated_above = self.colocated_by.clone();
+        if spec.colocate && self.colocated_by.is_none() {
+            self.colocated_by = Some(at.clone());
+        }
         let mut names = BTreeSet::new();
         for child in &spec.children {
             let path = at.child(&child.id);
@@ -74,6 +77,7 @@ impl Check {
             }
             self.child(&path, child, spec.auto_shutdown);
         }
+        self.colocated_by = colocated_above;
         self.spendable(at, spec.intensity, &spec.children);
     }
 
@@ -122,6 +126,13 @@ impl Check {
         self.ready(at, &spec.ready);
         if spec.place.spread.as_ref().is_some_and(|key| !Label::is_key(key)) {
             self.refuse(at, "place.spread", "not the key of a label: of the label zone=a, the key is zone");
+        }
+        if let (Some(_), Some(group)) = (&spec.place.spread, &self.colocated_by) {
+            let what = format!(
+                "{group} keeps everything below it on one node, so nothing spreads: remove spread, or set colocate = false \
+                 there (the group strategies have it by default)"
+            );
+            self.refuse(at, "place.spread", what);
         }
     }
 
@@ -272,6 +283,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
+    use super::super::Strategy;
     use super::*;
 
     fn process(id: &str, change: impl FnOnce(&mut ProcessSpec)) -> ChildSpec {
@@ -287,7 +299,7 @@ mod tests {
 
     fn supervisor(children: Vec<ChildSpec>) -> SupervisorSpec {
         let (strategy, intensity) = (Strategy::OneForOne, Intensity::default());
-        SupervisorSpec { strategy, intensity, auto_shutdown: AutoShutdown::Never, children }
+        SupervisorSpec { strategy, intensity, auto_shutdown: AutoShutdown::Never, colocate: false, children }
     }
 
     /// Every mistake of a tree with this root, as `path key`.

@@ -23,6 +23,7 @@ struct FlatSupervisor {
     strategy: Strategy,
     intensity: Intensity,
     auto_shutdown: AutoShutdown,
+    colocate: bool,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -51,10 +52,10 @@ impl From<TreeSpec> for FlatTree {
 }
 
 fn flatten(supervisor: SupervisorSpec, depth: u8, members: &mut Vec<FlatMember>) -> FlatSupervisor {
-    let SupervisorSpec { strategy, intensity, auto_shutdown, children } = supervisor;
+    let SupervisorSpec { strategy, intensity, auto_shutdown, colocate, children } = supervisor;
     for ChildSpec { id, restart, backoff, significant, work } in children {
         let at = members.len();
-        let placeholder = FlatWork::Supervisor(FlatSupervisor { strategy, intensity, auto_shutdown });
+        let placeholder = FlatWork::Supervisor(FlatSupervisor { strategy, intensity, auto_shutdown, colocate });
         members.push(FlatMember { depth, id, restart, backoff, significant, work: placeholder });
         members[at].work = match work {
             Work::Process(spec) => FlatWork::Process(spec),
@@ -62,7 +63,7 @@ fn flatten(supervisor: SupervisorSpec, depth: u8, members: &mut Vec<FlatMember>)
             Work::Supervisor(spec) => FlatWork::Supervisor(flatten(spec, depth.saturating_add(1), members)),
         };
     }
-    FlatSupervisor { strategy, intensity, auto_shutdown }
+    FlatSupervisor { strategy, intensity, auto_shutdown, colocate }
 }
 
 impl TryFrom<FlatTree> for TreeSpec {
@@ -87,7 +88,7 @@ fn nest(supervisor: FlatSupervisor, depth: u8, members: &mut Members) -> Result<
     if usize::from(depth) > MAX_DEPTH {
         return Err(format!("a tree deeper than {MAX_DEPTH} levels"));
     }
-    let FlatSupervisor { strategy, intensity, auto_shutdown } = supervisor;
+    let FlatSupervisor { strategy, intensity, auto_shutdown, colocate } = supervisor;
     let mut children = Vec::new();
     while let Some(member) = members.next_if(|member| member.depth == depth) {
         let FlatMember { depth: _, id, restart, backoff, significant, work } = member;
@@ -97,7 +98,7 @@ fn nest(supervisor: FlatSupervisor, depth: u8, members: &mut Members) -> Result<
         };
         children.push(ChildSpec { id, restart, backoff, significant, work });
     }
-    Ok(SupervisorSpec { strategy, intensity, auto_shutdown, children })
+    Ok(SupervisorSpec { strategy, intensity, auto_shutdown, colocate, children })
 }
 
 #[cfg(test)]
@@ -118,7 +119,7 @@ mod tests {
 
     fn supervisor(children: Vec<ChildSpec>) -> SupervisorSpec {
         let (strategy, intensity) = (Strategy::OneForOne, Intensity::default());
-        SupervisorSpec { strategy, intensity, auto_shutdown: AutoShutdown::Never, children }
+        SupervisorSpec { strategy, intensity, auto_shutdown: AutoShutdown::Never, colocate: false, children }
     }
 
     #[test]

@@ -80,15 +80,13 @@ impl Reader<'_> {
         let strategy = fields.get("strategy").and_then(|node| self.choice(node, STRATEGIES));
         let intensity = fields.get("intensity").and_then(|node| self.intensity(node, at));
         let auto_shutdown = fields.get("auto_shutdown").and_then(|node| self.choice(node, AUTO_SHUTDOWNS));
-        if let Some(node) = fields.get("colocate")
-            && self.boolean(node) == Some(true)
-        {
-            self.refuse(&node.span, "colocate = true is not yet built: set it to false, or remove it");
-        }
+        let colocate = fields.get("colocate").and_then(|node| self.boolean(node));
+        let strategy = strategy.unwrap_or(Strategy::OneForOne);
         SupervisorSpec {
-            strategy: strategy.unwrap_or(Strategy::OneForOne),
+            strategy,
             intensity: intensity.unwrap_or_default(),
             auto_shutdown: auto_shutdown.unwrap_or(AutoShutdown::Never),
+            colocate: colocate.unwrap_or(strategy.is_group()),
             children: fields.entry("children").map(|entry| self.children(entry, at)).unwrap_or_default(),
         }
     }

@@ -21,13 +21,14 @@ pub struct NodeProcess {
     voters: String,
     flags: Vec<String>,
     prefix: Vec<String>,
+    http: Option<String>,
     child: Option<Child>,
 }
 
 impl NodeProcess {
     /// A node that is not started yet. Its identity lies in `home/identity`.
     pub fn new(name: NodeName, home: PathBuf, address: String, voters: &str, flags: Vec<String>) -> Self {
-        Self { name, home, address, voters: voters.to_owned(), flags, prefix: Vec::new(), child: None }
+        Self { name, home, address, voters: voters.to_owned(), flags, prefix: Vec::new(), http: None, child: None }
     }
 
     /// Its name.
@@ -55,6 +56,16 @@ impl NodeProcess {
         self.prefix = prefix;
     }
 
+    /// Serves health and metrics at this address from its next start on.
+    pub fn set_http(&mut self, address: String) {
+        self.http = Some(address);
+    }
+
+    /// Where it serves health and metrics; `None`: nowhere.
+    pub fn http(&self) -> Option<&str> {
+        self.http.as_deref()
+    }
+
     fn command(&self) -> Vec<String> {
         let program = programs::folder().join("pando-node").display().to_string();
         let (data, identity) = (self.data().display().to_string(), self.home.join("identity").display().to_string());
@@ -74,7 +85,7 @@ impl NodeProcess {
             "--voters",
             &self.voters,
             "--http",
-            "off",
+            self.http().unwrap_or("off"),
         ];
         fixed.iter().map(ToString::to_string).chain(self.flags.iter().cloned()).collect()
     }

@@ -10,7 +10,7 @@ use pando_supervision::{Applied, Command, EndProof, EventKind};
 use super::payers::Step;
 
 /// Everything that can be asked or observed, as the table names it.
-const ACCEPTED: [&str; 18] = [
+const ACCEPTED: [&str; 22] = [
     "command tick",
     "command write",
     "command grant_session",
@@ -23,6 +23,10 @@ const ACCEPTED: [&str; 18] = [
     "change start",
     "change stop",
     "change restart",
+    "change drain",
+    "change undrain",
+    "change remove_node",
+    "change quarantine",
     "observation started",
     "observation ready",
     "observation exited",
@@ -55,7 +59,7 @@ impl Coverage {
             Command::Tick => self.count("command tick".into()),
             Command::Write(write) => {
                 self.count("command write".into());
-                if step.before.members != step.after.members {
+                if (&step.before.members, &step.before.nodes) != (&step.after.members, &step.after.nodes) {
                     self.count(format!("change {}", change_name(&write.change)));
                 }
             }
@@ -89,7 +93,9 @@ impl Coverage {
     /// Everything that should be reached and was reached less often than `least`.
     pub fn short_of(&self, least: u64) -> Vec<String> {
         let accepted = ACCEPTED.iter().map(ToString::to_string);
-        let events = EventKind::ALL.iter().map(|kind| format!("event {}", kind.as_str()));
+        // A panic in a rule ends the sequence as a finding.
+        let kinds = EventKind::ALL.iter().filter(|kind| **kind != EventKind::RulePanicked);
+        let events = kinds.map(|kind| format!("event {}", kind.as_str()));
         let reached = |name: &String| self.counts.get(name).copied().unwrap_or(0);
         accepted.chain(events).filter(|name| reached(name) < least).collect()
     }
@@ -112,6 +118,10 @@ fn change_name(change: &Change) -> &'static str {
         Change::Start(_) => "start",
         Change::Stop(_) => "stop",
         Change::Restart(_) => "restart",
+        Change::Drain(_) => "drain",
+        Change::Undrain(_) => "undrain",
+        Change::RemoveNode(_) => "remove_node",
+        Change::Quarantine(_) => "quarantine",
     }
 }
 

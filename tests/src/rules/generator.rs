@@ -239,7 +239,7 @@ impl Generator {
     fn change(&mut self) -> Change {
         let name = ["t", "u"][self.dice.below(2)];
         let known = self.specs.contains_key(name);
-        match self.dice.below(16) {
+        match self.dice.below(20) {
             0..6 if known => {
                 let spec = vary(&mut self.dice, &self.specs[name]);
                 self.specs.insert(name, spec.clone());
@@ -257,7 +257,11 @@ impl Generator {
             }
             7..10 => Change::Stop(self.any_path()),
             10..13 => Change::Start(self.any_path()),
-            _ => Change::Restart(self.any_path()),
+            13..16 => Change::Restart(self.any_path()),
+            16 => Change::Drain(self.node()),
+            17 => Change::Undrain(self.node()),
+            18 => Change::RemoveNode(self.node()),
+            _ => Change::Quarantine(self.any_path()),
         }
     }
 

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use pando_protocol::ids::NodeName;
-use pando_protocol::view::State;
-use pando_supervision::report;
+use pando_protocol::message::Change;
+use pando_protocol::view::{State, Verdict};
+use pando_supervision::{Command, report};
 
 use super::sim::Sim;
 use super::trees::{LABELS, LONGEST_DELAY};
@@ -26,6 +27,8 @@ pub fn heal(sim: &mut Sim) -> Result<(), String> {
             runner.labels = LABELS.iter().map(|label| label.parse().expect("a label")).collect();
         }
         sim.join(node, Vec::new())?;
+        let undrain = sim.write(u128::MAX, Change::Undrain(node.clone()));
+        sim.step(Command::Write(undrain))?;
     }
     sim.advance_to(sim.now + WITHIN + LONGEST_DELAY)?;
     everything_runs_or_waits_for_an_operator(sim)
@@ -40,6 +43,9 @@ fn everything_runs_or_waits_for_an_operator(sim: &Sim) -> Result<(), String> {
             State::Stopped | State::Finished | State::Failed => next.contains("`pando "),
             State::Waiting | State::BackingOff | State::Starting | State::Started | State::Stopping => false,
         };
+        if row.verdict == Verdict::Looping {
+            return Err(format!("after healing no child is looping: {row:?}"));
+        }
         if !is_whole {
             return Err(format!("after healing everything runs or waits for an operator: {row:?}, next: {next}"));
         }

@@ -7,7 +7,7 @@ use pando_protocol::ids::Path;
 use pando_protocol::message::{Change, DifferenceKind};
 use pando_protocol::session::Observation;
 use pando_protocol::spec::Intensity;
-use pando_supervision::cluster::{Body, Cluster, Member, Process, ProcessPhase, Supervisor, SupervisorPhase};
+use pando_supervision::cluster::{Body, Cluster, Group, Member, Process, ProcessPhase, Supervisor, SupervisorPhase};
 use pando_supervision::{Applied, Command, Done, EventKind};
 
 use super::payers::{Expected, Payers, Step};
@@ -104,7 +104,7 @@ impl Ledger {
                 DifferenceKind::Started => {
                     before.member(path).is_some_and(Member::is_down) && parent_is_up(before, path)
                 }
-                DifferenceKind::Removed | DifferenceKind::Stopped => false,
+                DifferenceKind::Removed | DifferenceKind::Stopped | DifferenceKind::Moved => false,
             };
             if is_forgiven {
                 self.forgive(after, path);
@@ -193,6 +193,9 @@ impl Ledger {
             }
             // Its supervisor may have begun to stop in the same step, for another's sake.
             Body::Process(_) | Body::Supervisor(_) if !parent_is_up(step.after, path) => return Ok(()),
+            Body::Process(_) | Body::Supervisor(_) if group_starts(step.after, path).is_some() => {
+                group_starts(step.after, path).unwrap_or_default().saturating_sub(step.now())
+            }
             Body::Process(_) | Body::Supervisor(_) => return Err(format!("{path} was charged and does not restart")),
         };
         if self.was_up(step, path) >= Some(old.backoff.reset_after) {
@@ -201,11 +204,15 @@ impl Ledger {
         let n = self.delays.entry(path.clone()).or_default();
         let (shortest, longest) = (old.backoff.shortest(*n), old.backoff.longest(*n));
         *n += 1;
+        // A group waits for the longest delay of those that ended.
+        let longest =
+            group_starts(step.before, path).map_or(longest, |until| longest.max(until.saturating_sub(step.now())));
         if wait < shortest || wait > longest {
             return Err(format!("delay {n} of {path} is {wait:?}, expected {shortest:?} to {longest:?}"));
         }
-        if new.restarts != old.restarts + 1 {
-            return Err(format!("{path} counts {} restarts after {} and one charged", new.restarts, old.restarts));
+        let (before, after) = (old.charged_restarts(), new.charged_restarts());
+        if after != before + 1 {
+            return Err(format!("{path} counts {after} restarts after {before} and one charged"));
         }
         Ok(())
     }
@@ -310,6 +317,15 @@ fn started(applied: &Applied, path: &Path) -> bool {
     let above = path.parent();
     let starts = applied.events.iter().filter(|event| event.kind == EventKind::SupervisorStarted);
     starts.filter_map(|event| event.path.as_ref()).any(|at| at == path || Some(at) == above.as_ref())
+}
+
+/// When the next generation of the group of a member may start, where one waits for that.
+fn group_starts(cluster: &Cluster, path: &Path) -> Option<Duration> {
+    match cluster.supervisor(&path.parent()?)?.group()? {
+        Group::TakingDown { not_before, .. } => Some(*not_before),
+        Group::Pending(pending) => Some(pending.not_before),
+        Group::Settled | Group::Starting => None,
+    }
 }
 
 fn parent_is_up(cluster: &Cluster, path: &Path) -> bool {

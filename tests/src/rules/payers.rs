@@ -6,8 +6,8 @@ use std::time::Duration;
 use pando_protocol::cause::{Exit, ExitHow};
 use pando_protocol::ids::{NodeName, Path};
 use pando_protocol::session::Observation;
-use pando_protocol::spec::{ExitAction, ExitMatch, ProcessSpec, Restart};
-use pando_supervision::cluster::{Run, Supervisor};
+use pando_protocol::spec::{ExitAction, ExitMatch, ProcessSpec, Restart, Strategy};
+use pando_supervision::cluster::{DownReason, Group, ProcessPhase, Run, Supervisor};
 use pando_supervision::{Cluster, Command};
 
 /// A command between two states.
@@ -85,6 +85,7 @@ impl Payers {
                 None
             }
             Observation::NeverStarted { .. } => run.stopping.is_some().then_some(free),
+            Observation::Exited { .. } if is_leaving(step) => Some(free),
             Observation::Exited { exit, .. } => {
                 let charged = self.charged(step, path, run, exit);
                 let escalates = charged && rule(exit, &step.before.process(path)?.spec) == Some(ExitAction::Escalate);
@@ -100,7 +101,16 @@ impl Payers {
             self.unpaid.remove(path);
         }
         let parent_up = path.parent().and_then(|parent| step.before.supervisor(&parent)).is_some_and(Supervisor::is_up);
-        if member.removed || member.held || !parent_up {
+        let group = path.parent().and_then(|parent| step.before.supervisor(&parent));
+        let own_end = member.restart == Restart::Temporary && run.stopping.is_none();
+        let is_taken_down =
+            !own_end && group.is_some_and(|group| group.taken_down().iter().any(|id| id.as_str() == path.name()));
+        if member.removed || member.held || !parent_up || is_taken_down {
+            return false;
+        }
+        let is_paid_for = matches!(group.and_then(Supervisor::group), Some(Group::TakingDown { charged: true, .. }));
+        if is_paid_for && rule(exit, &process.spec) != Some(ExitAction::Escalate) {
+            self.unpaid_while_paid_for(step.before, path, run, exit);
             return false;
         }
         let charged = match &exit.how {
@@ -121,8 +131,24 @@ impl Payers {
         false
     }
 
+    /// What is remembered of an ending that costs nothing, because the restart of its group is paid for already.
+    fn unpaid_while_paid_for(&mut self, cluster: &Cluster, path: &Path, run: &Run, exit: &Exit) {
+        let (Some(member), Some(process)) = (cluster.member(path), cluster.process(path)) else { return };
+        if run.stopping.is_some() || member.restart == Restart::Temporary {
+            return;
+        }
+        let charged = match &exit.how {
+            ExitHow::ReaperLost => self.fourth_unpaid(path),
+            ExitHow::StartFailed(_) => self.refused_enough(cluster, path, run, &process.spec),
+            ExitHow::Unready(_) | ExitHow::Code(_) | ExitHow::Signal(_) => return,
+        };
+        if !charged {
+            *self.unpaid.entry(path.clone()).or_default() += 1;
+        }
+    }
+
     fn paid(&mut self, path: &Path) -> bool {
-        self.forget(path);
+        self.unpaid.remove(path);
         true
     }
 
@@ -133,15 +159,66 @@ impl Payers {
     fn refused_enough(&mut self, cluster: &Cluster, path: &Path, run: &Run, spec: &ProcessSpec) -> bool {
         let refused = self.refused.entry(path.clone()).or_default();
         refused.insert(run.node.clone());
+        let along = goes_along(cluster, path);
         let another = cluster.nodes.iter().any(|(name, node)| {
+            let Some(along) = &along else { return false };
             let used: u64 = node.sessions.values().map(|session| u64::from(session.used)).sum();
+            let specs = || along.iter().filter_map(|path| cluster.process(path)).map(|process| &*process.spec);
+            let theirs = along.iter().filter_map(|path| cluster.run(path)).filter(|run| run.node == *name);
+            let theirs: u64 = theirs.map(|run| u64::from(run.slots)).sum();
+            let needed: u64 = specs().chain([spec]).map(|spec| u64::from(spec.slots)).sum();
+            // The room of the run that failed is free by then.
+            let own = if *name == run.node { u64::from(run.slots) } else { 0 };
             node.current.is_some()
+                && !node.drained
                 && !refused.contains(name)
-                && spec.place.require.iter().all(|label| node.labels.contains(label))
-                && used + u64::from(spec.slots) <= u64::from(node.slots)
+                && specs().chain([spec]).all(|spec| spec.place.require.iter().all(|label| node.labels.contains(label)))
+                && used + needed <= u64::from(node.slots) + theirs + own
         });
         refused.len() >= 2 || !another || self.fourth_unpaid(path)
     }
+}
+
+/// Whether the node that speaks has said that it goes: whatever ends there from then on ends for that.
+fn is_leaving(step: Step<'_>) -> bool {
+    let Command::Observe { node, session, .. } = step.command else { return false };
+    step.before.session(node, *session).is_some_and(|standing| standing.leaving)
+}
+
+/// The processes that would have to go along if a child went to another node; `None` where one of them would stay.
+fn goes_along(cluster: &Cluster, path: &Path) -> Option<Vec<Path>> {
+    let mut above = path.parent();
+    let mut by = None;
+    while let Some(at) = above {
+        if cluster.supervisor(&at)?.colocate {
+            by = Some(at.clone());
+        }
+        above = at.parent();
+    }
+    let Some(by) = by else { return Some(Vec::new()) };
+    let parent = path.parent()?;
+    let supervisor = cluster.supervisor(&parent)?;
+    let restarts = |other: &Path| {
+        let id = other.as_str()[parent.as_str().len()..].trim_start_matches('/').split('/').next().unwrap_or_default();
+        let at = |name: &str| supervisor.children.iter().position(|child| child.as_str() == name);
+        match supervisor.strategy {
+            Strategy::OneForOne => false,
+            Strategy::OneForAll => true,
+            Strategy::RestForOne => at(id) >= at(path.name()),
+        }
+    };
+    let mut along = Vec::new();
+    for other in cluster.members.keys().filter(|other| other.is_within(&by) && *other != path) {
+        let Some(process) = cluster.process(other) else { continue };
+        match &process.phase {
+            ProcessPhase::Down(DownReason::Held | DownReason::Finished | DownReason::Rule) => continue,
+            ProcessPhase::Assigned(run) if run.stopping.is_none() && !(other.is_within(&parent) && restarts(other)) => {
+                return None;
+            }
+            ProcessPhase::Down(_) | ProcessPhase::Pending(_) | ProcessPhase::Assigned(_) => along.push(other.clone()),
+        }
+    }
+    Some(along)
 }
 
 /// Whether an exit of its own making leads to a charge.

@@ -25,7 +25,7 @@ fn the_best_node_is_chosen(step: Step<'_>) -> Result<(), String> {
     let is_new = |path: &Path, run: &Run| step.before.run(path).is_none_or(|old| old.incarnation != run.incarnation);
     let mut placed = step.after.members.keys().filter_map(|path| Some((path, step.after.run(path)?)));
     let Some((path, run)) = placed.by_ref().find(|(path, run)| is_new(path, run)) else { return Ok(()) };
-    if placed.any(|(path, run)| is_new(path, run)) || run.after.is_some() {
+    if placed.any(|(path, run)| is_new(path, run)) || run.after.is_some() || is_placed_with_others(step, path) {
         return Ok(());
     }
     let fitting = step.after.nodes.iter().filter(|(name, node)| fits(step.after, path, run, name, node));
@@ -34,6 +34,21 @@ fn the_best_node_is_chosen(step: Step<'_>) -> Result<(), String> {
         Some((name, _)) if *name == run.node => Ok(()),
         best => Err(format!("placement takes the best node: {path} went to {}, best is {best:?}", run.node)),
     }
+}
+
+/// Whether the place of a child was chosen together with those of others, or before this step.
+fn is_placed_with_others(step: Step<'_>, path: &Path) -> bool {
+    let mut above = path.parent();
+    let mut with_others = false;
+    while let Some(at) = above {
+        let supervisors = [step.before, step.after].map(|cluster| cluster.supervisor(&at)).into_iter().flatten();
+        with_others |= supervisors.into_iter().any(|one| one.colocate || one.strategy.is_group());
+        above = at.parent();
+    }
+    // Room that is kept for a group counts, and may be given up in the same step.
+    let clusters = [step.before, step.after].into_iter();
+    let mut sessions = clusters.flat_map(|cluster| cluster.nodes.values()).flat_map(|node| node.sessions.values());
+    with_others || sessions.any(|session| !session.kept.is_empty())
 }
 
 /// What a node takes besides this run.
@@ -46,7 +61,10 @@ fn others(node: &Node, name: &NodeName, run: &Run) -> (u64, usize) {
 fn fits(cluster: &Cluster, path: &Path, run: &Run, name: &NodeName, node: &Node) -> bool {
     let Some(process) = cluster.process(path) else { return false };
     let room = others(node, name, run).0 + u64::from(process.spec.slots) <= u64::from(node.slots);
-    node.current.is_some() && room && process.spec.place.require.iter().all(|label| node.labels.contains(label))
+    node.current.is_some()
+        && !node.drained
+        && room
+        && process.spec.place.require.iter().all(|label| node.labels.contains(label))
 }
 
 fn rank(cluster: &Cluster, path: &Path, run: &Run, name: &NodeName, node: &Node) -> (bool, i64, u32, usize, usize) {

@@ -1,6 +1,6 @@
 //! One cluster with its fake runners; every step is checked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use pando_protocol::cause::ExitHow;
@@ -9,10 +9,13 @@ use pando_protocol::message::{Change, Write};
 use pando_protocol::session::{Observation, SessionRequest};
 use pando_protocol::spec::Signal;
 use pando_supervision::desired::{Local, desired};
-use pando_supervision::{Applied, Cluster, Command, Done, EndProof, Event, Stamp, apply, invariants, next_deadline};
+use pando_supervision::{
+    Applied, Cluster, Command, Done, EndProof, Event, EventKind, Stamp, apply, invariants, next_deadline,
+};
 
 use super::copies::Copies;
 use super::coverage::Coverage;
+use super::groups;
 use super::ledger::Ledger;
 use super::payers::Step;
 use super::places;
@@ -42,6 +45,8 @@ pub struct Sim {
     pub sequences: BTreeMap<u128, u64>,
     /// The books.
     pub ledger: Ledger,
+    /// Runners that neither hear nor say anything, while what they run goes on.
+    pub silent: BTreeSet<NodeName>,
     /// What was reached.
     pub coverage: Coverage,
     next_nonce: u64,
@@ -74,12 +79,16 @@ impl Sim {
         let before = self.cluster.clone();
         let applied = apply(&mut self.cluster, stamp, command.clone());
         self.events.extend(applied.events.iter().cloned());
+        if let Some(panicked) = applied.events.iter().find(|event| event.kind == EventKind::RulePanicked) {
+            return Err(panicked.text.clone());
+        }
         let held = |broken: Result<(), Vec<String>>| broken.map_err(|broken| broken.join("; "));
         held(invariants::check(&self.cluster))?;
         held(invariants::check_step(&before, &self.cluster))?;
         let step = Step { before: &before, command: &command, after: &self.cluster };
         self.ledger.check(step, &applied)?;
         places::check(step, &applied)?;
+        groups::check(step, &applied)?;
         self.coverage.note(step, &applied);
         self.twice_changes_nothing(stamp, &command, &applied)?;
         Ok(applied)
@@ -262,7 +271,7 @@ impl Sim {
     /// # Errors
     /// What does not hold.
     pub fn settle(&mut self) -> Result<(), String> {
-        let nodes: Vec<NodeName> = self.runners.keys().cloned().collect();
+        let nodes: Vec<NodeName> = self.runners.keys().filter(|node| !self.silent.contains(*node)).cloned().collect();
         let mut moved = true;
         while moved {
             moved = false;
@@ -279,7 +288,7 @@ impl Sim {
     }
 
     /// What was started is ready, what is to stop stops.
-    fn behave(&mut self, node: &NodeName) {
+    pub fn behave(&mut self, node: &NodeName) {
         let now = self.now;
         let Some(runner) = self.runners.get_mut(node) else { return };
         for incarnation in runner.in_state(Local::Stopping) {

@@ -61,7 +61,7 @@ pub fn ms(count: u64) -> Duration {
 
 fn plain_supervisor(children: Vec<ChildSpec>) -> SupervisorSpec {
     let (strategy, intensity) = (Strategy::OneForOne, Intensity::default());
-    SupervisorSpec { strategy, intensity, auto_shutdown: AutoShutdown::Never, children }
+    SupervisorSpec { strategy, intensity, auto_shutdown: AutoShutdown::Never, colocate: false, children }
 }
 
 fn plain_child(id: &str, work: Work) -> ChildSpec {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pando_protocol::spec::{
     AutoShutdown, ChildSpec, ExitAction, ExitMatch, ExitRule, Intensity, Label, ProcessSpec, Restart, Shutdown, Signal,
-    SupervisorSpec, TreeSpec, Work,
+    Strategy, SupervisorSpec, TreeSpec, Work,
 };
 
 use super::dice::Dice;
@@ -44,6 +44,7 @@ pub fn vary(dice: &mut Dice, spec: &TreeSpec) -> TreeSpec {
 
 fn checked(mut spec: TreeSpec) -> Option<TreeSpec> {
     match_significance(&mut spec.root);
+    match_colocation(&mut spec.root, false);
     spec.check().is_ok().then_some(spec)
 }
 
@@ -54,6 +55,18 @@ fn match_significance(supervisor: &mut SupervisorSpec) {
         child.significant &= can;
         if let Work::Supervisor(below) = &mut child.work {
             match_significance(below);
+        }
+    }
+}
+
+/// What stays together does not spread.
+fn match_colocation(supervisor: &mut SupervisorSpec, together: bool) {
+    let together = together || supervisor.colocate;
+    for child in &mut supervisor.children {
+        match &mut child.work {
+            Work::Supervisor(below) => match_colocation(below, together),
+            Work::Process(process) if together => Arc::make_mut(process).place.spread = None,
+            Work::Process(_) => {}
         }
     }
 }
@@ -92,6 +105,12 @@ fn edit_supervisor(dice: &mut Dice, spec: &mut SupervisorSpec) {
         1 => AutoShutdown::AllSignificant,
         _ => AutoShutdown::Never,
     };
+    spec.strategy = match dice.below(5) {
+        0 | 1 => Strategy::OneForAll,
+        2 => Strategy::RestForOne,
+        _ => Strategy::OneForOne,
+    };
+    spec.colocate = dice.once_in(if spec.strategy.is_group() { 2 } else { 8 });
 }
 
 fn draw_intensity(dice: &mut Dice) -> Intensity {

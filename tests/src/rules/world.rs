@@ -141,6 +141,35 @@ impl World {
         held(self.sim.join(&node, Vec::new()));
     }
 
+    /// A runner hears nothing and says nothing from here on; what it runs goes on.
+    pub fn silence(&mut self, name: &str) {
+        self.sim.silent.insert(name.parse().expect("a name"));
+    }
+
+    /// A node is told to go, and the runners catch up.
+    pub fn leave(&mut self, name: &str) {
+        held(self.sim.leave(&name.parse().expect("a name")));
+        self.settle();
+    }
+
+    /// Lets runners behave, one word after the other, until a child has a run that none of them has acted on.
+    pub fn advance_to_assigned(&mut self, text: &str) {
+        let nodes: Vec<NodeName> = self.sim.runners.keys().cloned().collect();
+        for _ in 0..1_000 {
+            for node in &nodes {
+                held(self.sim.act(node));
+                held(self.sim.start_due(node));
+                self.sim.behave(node);
+                while held(self.sim.deliver_one(node)) {
+                    if self.run(text).is_some() {
+                        return;
+                    }
+                }
+            }
+        }
+        panic!("{text} is never assigned: {:?}", self.row(text));
+    }
+
     /// A runner says a word, and the cluster hears it.
     pub fn say(&mut self, name: &str, observation: Observation) {
         let node: NodeName = name.parse().expect("a name");

@@ -139,7 +139,7 @@ impl Grove {
         orphans::reap(&self.pids());
     }
 
-    /// Stops every node: SIGTERM, and SIGKILL after 10 s or when `hurry` comes; then waits for all they leave.
+    /// Stops every node: SIGTERM, and SIGKILL after 45 s or when `hurry` comes; then waits for all they leave.
     ///
     /// # Errors
     /// A process could not be ended.
@@ -219,8 +219,8 @@ const CLUSTER: &str = "dev";
 const NODE_PROGRAM: &str = "pando-node";
 /// The number of SIGKILL.
 const KILL: i32 = 9;
-/// How long nodes may take to stop their children.
-const STOP_LIMIT: Duration = Duration::from_secs(10);
+/// How long nodes may take to stop: their children have 30 s, and a node some seconds more to say so and to end.
+const STOP_LIMIT: Duration = Duration::from_secs(45);
 /// How long the kernel may take to end a killed process.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 /// How long the guards of dead nodes may take to end what ran there.

@@ -6,13 +6,14 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use pando_protocol::ids::NodeName;
 use pando_protocol::message::Freshness;
+use pando_protocol::view::{NodeRow, NodeState, VoterRow};
 use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::interval;
+use tokio::time::{Instant, interval, sleep};
 
 use super::control::{self, Listener, Request, Response};
 use super::grove::{Ended, Grove, node_program};
-use super::layout::{self, Wanted};
+use super::layout::{self, Layout, NodePlan, Wanted};
 use super::walk;
 use crate::commands::certs;
 use crate::connection::{Connection, unconfirmed};
@@ -42,7 +43,7 @@ pub async fn run(folder: &Path, wanted: Wanted, context_name: &str, environment:
     };
     // From here on nobody is let in, and whatever happened before, no process is left.
     drop(listener);
-    output::say("pando: stopping every node; Ctrl-C again kills them");
+    output::say("pando: stopping every node, children with their grace (at most 30 s); Ctrl-C again kills them");
     let stopped = grove.stop(stop.next()).await;
     if served.is_ok() && stopped.is_ok() {
         output::say("pando: stopped; nothing runs any more, and the data is kept for the next `pando dev`");
@@ -65,6 +66,15 @@ async fn serve(
         leader = leader(context) => leader?,
     };
     remember()?;
+    let missing = tokio::select! {
+        biased;
+        () = stop.next() => return Ok(()),
+        missing = missing_within(context, &grove.layout, ALL_UP_LIMIT) => missing?,
+    };
+    for (name, why) in missing {
+        let log = layout::log_file(&grove.folder, &name);
+        output::say(format_args!("pando: {name} is missing: it {why}; its log is {}", log.display()));
+    }
     output::emit(&walk::text(&grove.folder, &grove.layout, &leader)?)?;
     let mut tick = interval(REAP_EVERY);
     loop {
@@ -80,7 +90,7 @@ async fn serve(
 
 /// Waits until a leader answers.
 async fn leader(context: &Context) -> Result<NodeName, Failure> {
-    waiting::until("a leader", LEADER_LIMIT, async || {
+    waiting::until("a leader", Instant::now(), LEADER_LIMIT, async || {
         // A client of its own each time: nodes that are just starting answer at another moment than they were dialled.
         let connection = Connection::to(context)?.with_dial_limit(DIAL_LIMIT);
         let read = connection.cluster(Freshness::Linearizable).await;
@@ -95,6 +105,45 @@ async fn leader(context: &Context) -> Result<NodeName, Failure> {
     .map_err(|failure| {
         failure.context("the nodes run, but elected no leader; their logs are node.log in each node's folder")
     })
+}
+
+/// The nodes that still have no part in the cluster after `limit`, and why. The others go on without them.
+async fn missing_within(
+    context: &Context,
+    layout: &Layout,
+    limit: Duration,
+) -> Result<Vec<(NodeName, String)>, Failure> {
+    let begun = Instant::now();
+    let connection = Connection::to(context)?;
+    let mut last = Vec::new();
+    while begun.elapsed() < limit {
+        let (nodes, cluster) =
+            (connection.nodes(Freshness::Linearizable).await, connection.cluster(Freshness::Linearizable).await);
+        // Leadership may move while nodes come up: whoever does not answer now does in a moment.
+        if let (Ok(nodes), Ok(cluster)) = (nodes, cluster) {
+            last = missing(layout, &nodes.value, &cluster.value.voters);
+            if last.is_empty() {
+                break;
+            }
+        }
+        sleep(LOOK_EVERY).await;
+    }
+    connection.close().await;
+    Ok(last)
+}
+
+fn missing(layout: &Layout, nodes: &[NodeRow], voters: &[VoterRow]) -> Vec<(NodeName, String)> {
+    let why = |node: &NodePlan| {
+        let is_up = nodes.iter().any(|row| row.name == node.name && row.state == NodeState::Up);
+        if !is_up {
+            return Some("has no session, and runs no children".to_owned());
+        }
+        let behind = voters.iter().find(|row| row.name == node.name)?.lag.filter(|lag| *lag > 0)?;
+        Some(format!(
+            "is {behind} entries behind the leader: it still catches up, or its data is new and it waits to be let in"
+        ))
+    };
+    layout.nodes.iter().filter_map(|node| Some((node.name.clone(), why(node)?))).collect()
 }
 
 /// Reads a request, does what it asks, and answers. What is no request is dropped.
@@ -137,7 +186,7 @@ fn died_at_start(folder: &Path, ended: &Ended) -> Failure {
 
 /// How to speak to the cluster: any of its nodes, as its admin.
 fn context_of(grove: &Grove) -> Result<Context, Failure> {
-    let endpoints = grove.layout.nodes.iter().map(layout::NodePlan::address).collect();
+    let endpoints = grove.layout.nodes.iter().map(NodePlan::address).collect();
     let identity = layout::identity_folder(&grove.folder, &certs::admin_name()?);
     Ok(Context { endpoints, identity, data: Some(grove.folder.clone()) })
 }
@@ -172,7 +221,54 @@ impl StopSignals {
 
 /// Most time from the start of the nodes to a leader. It takes a second; a machine that is busy with a build needs far more.
 const LEADER_LIMIT: Duration = Duration::from_secs(60);
+/// Once there is a leader, nodes have this long to take part before they are said to be missing.
+const ALL_UP_LIMIT: Duration = Duration::from_secs(2);
+/// Between two looks at who takes part.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Short, as nodes that are just starting drop the first packets, and QUIC waits a second before it repeats them.
 const DIAL_LIMIT: Duration = Duration::from_millis(600);
 /// Dead guards take nothing but a line in the process table.
 const REAP_EVERY: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use pando_protocol::session::NodeRole;
+
+    use super::*;
+
+    #[test]
+    fn a_node_without_a_session_and_a_voter_that_does_not_follow_are_missing_and_each_says_why() {
+        let names: Vec<NodeName> = ["n1", "n2", "n3"].map(|name| name.parse().unwrap()).into();
+        let plan = |name: &NodeName| NodePlan {
+            name: name.clone(),
+            role: NodeRole::Voter,
+            port: 1,
+            http: 2,
+            zone: "a".into(),
+        };
+        let layout = Layout { nodes: names.iter().map(plan).collect() };
+        let row = |name: &NodeName, state| NodeRow {
+            name: name.clone(),
+            role: NodeRole::Voter,
+            state,
+            session: None,
+            pid: None,
+            children: 0,
+            used: 0,
+            slots: 1,
+            labels: Vec::new(),
+            losses: 0,
+            address: String::new(),
+        };
+        let voter = |name: &NodeName, lag| VoterRow { name: name.clone(), raft_id: 1, address: String::new(), lag };
+        let up: Vec<_> = names.iter().map(|name| row(name, NodeState::Up)).collect();
+        let follow: Vec<_> = names.iter().map(|name| voter(name, Some(0))).collect();
+        assert_eq!(missing(&layout, &up, &follow), []);
+        let nodes = [up[0].clone(), row(&names[1], NodeState::Down)];
+        let found = missing(&layout, &nodes, &[voter(&names[0], Some(120))]);
+        let found: Vec<(&str, &str)> = found.iter().map(|(name, why)| (name.as_str(), why.as_str())).collect();
+        let [(n1, behind), (n2, down), (n3, unknown)] = found[..] else { panic!("{found:?}") };
+        assert_eq!([n1, n2, n3], ["n1", "n2", "n3"]);
+        assert!(behind.contains("120 entries behind") && down.contains("no session") && unknown.contains("no session"));
+    }
+}

@@ -100,7 +100,7 @@ fn a_voter_goes_only_where_those_that_stay_and_answer_are_a_majority() {
 
 #[test]
 fn a_voter_that_lost_its_data_is_replaced_learner_first_once_its_session_is_over() {
-    let actual = |raft_id, initialised| Introduction { name: named("n3"), raft_id, initialised };
+    let actual = |raft_id, initialised| Introduction { name: named("n3"), raft_id, initialised, rules: 1 };
     let n3 = named("n3");
     let mut now = assembly(three());
     assert_eq!(replacement(&n3, &actual(3, true), true, &now), [], "it is who it was");
@@ -133,7 +133,7 @@ fn a_lost_voter_is_not_replaced_where_the_new_ones_would_be_no_majority() {
     now.members[1] = silent("n2", 2, MemberRole::Voter);
     now.members[2] = silent("n3", 3, MemberRole::Voter);
     now.members.push(silent("n3", 30, MemberRole::Learner));
-    let actual = Introduction { name: named("n3"), raft_id: 30, initialised: true };
+    let actual = Introduction { name: named("n3"), raft_id: 30, initialised: true, rules: 1 };
     assert_eq!(replacement(&named("n3"), &actual, true, &now), []);
 }
 

@@ -302,3 +302,35 @@ async fn a_snapshot_is_installed_whole_or_not_at_all() {
     let (_, again, _) = Machine::open(SnapshotStore::open(folders[1].path()).unwrap(), RULES).unwrap();
     assert_eq!(again.borrow().cluster, node.state());
 }
+
+/// An entry as a leader of the first term writes it.
+fn entry(index: u64, payload: EntryPayload<Batch, RaftId, Voter>) -> Entry {
+    Entry { log_id: LogId::new(crate::raft::types::LeaderId { term: 1, node_id: 1 }, index), payload }
+}
+
+#[test]
+fn cluster_time_goes_on_from_the_newest_stamp_whatever_is_applied_after_it() {
+    SimRuntime::run(async {
+        let second = Duration::from_secs(1);
+        let (mut machine, published, _) = StateMachine::<SimRuntime>::open(SnapshotStore::in_memory(), RULES).unwrap();
+        let now = || {
+            let published = published.borrow();
+            published.cluster.head.now + published.at.elapsed()
+        };
+        let tick = |seconds| EntryPayload::Normal(batch(seconds, vec![Command::Tick]));
+        let membership = || EntryPayload::Membership(crate::raft::types::Membership::default());
+        let entries = [(1, tick(100)), (2, EntryPayload::Blank), (3, membership()), (4, tick(50))];
+        for (index, payload) in entries {
+            machine.apply(futures_util::stream::iter([Ok((entry(index, payload), None))])).await.unwrap();
+            assert_eq!(now(), second * 100 + second * 7 * u32::try_from(index - 1).unwrap(), "entry {index}");
+            SimRuntime::sleep(second * 7).await;
+        }
+        let mut built = machine.get_snapshot_builder().await;
+        for (taken, expected) in [(101, 128), (200, 200)] {
+            apply(&mut built.cluster, Stamp { at: second * taken, wall: 0 }, Command::Tick);
+            let snapshot = built.build_snapshot().await.unwrap();
+            machine.install_snapshot(&snapshot.meta, snapshot.snapshot).await.unwrap();
+            assert_eq!(now(), second * expected, "a snapshot of {taken} s");
+        }
+    });
+}

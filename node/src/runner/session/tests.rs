@@ -1,6 +1,7 @@
 //! The runner's loop on virtual time, between a leader and processes that the test plays.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use openraft_rt_sim::{SimInstant, SimJoinHandle, SimRuntime};
@@ -24,11 +25,26 @@ enum Order {
     KillGuard,
 }
 
+/// The processes of a node, and their guard.
 struct Played {
     orders: Arc<Mutex<Vec<Order>>>,
     events: mpsc::Sender<ChildEvent>,
-    confirms: bool,
+    guard: Arc<Mutex<Guard>>,
+    kill_at: Arc<Mutex<Option<(SessionId, BootTime)>>>,
     began: SimInstant,
+}
+
+/// What the guard does. Nothing is ever gone but by the word of the test.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Guard {
+    /// Confirms, answers and fences.
+    Works,
+    /// Confirms and answers, and forgets to kill.
+    Forgets,
+    /// Answers calls, and confirms no kill time.
+    Ignores,
+    /// Does nothing any more.
+    Hangs,
 }
 
 impl Played {
@@ -54,12 +70,29 @@ impl Processes for Played {
         _ = reply.send(Ok(Signalled { incarnation, pid: 7 }));
     }
     fn renew(&mut self, session: SessionId, kill_at: BootTime) {
-        if self.confirms {
-            self.events.try_send(ChildEvent::Renewed { session, kill_at }).unwrap();
+        if matches!(*self.guard.lock().unwrap(), Guard::Ignores | Guard::Hangs) {
+            return;
         }
+        self.events.try_send(ChildEvent::Renewed { session, kill_at }).unwrap();
+        *self.kill_at.lock().unwrap() = Some((session, kill_at));
+        let (guard, current, events) = (self.guard.clone(), self.kill_at.clone(), self.events.clone());
+        let wait = kill_at.since(self.now());
+        drop(SimRuntime::spawn(async move {
+            SimRuntime::sleep(wait).await;
+            let is_due = *current.lock().unwrap() == Some((session, kill_at));
+            if is_due && *guard.lock().unwrap() == Guard::Works {
+                _ = events.try_send(ChildEvent::Fenced { session });
+            }
+        }));
     }
     fn end_session(&mut self, session: SessionId) {
+        *self.kill_at.lock().unwrap() = None;
         self.note(Order::EndSession(session));
+    }
+    fn call_guard(&mut self, number: u64) {
+        if *self.guard.lock().unwrap() != Guard::Hangs {
+            self.events.try_send(ChildEvent::GuardAnswered { number }).unwrap();
+        }
     }
     fn kill_guard(&mut self) {
         self.note(Order::KillGuard);
@@ -71,6 +104,7 @@ struct World {
     heard: mpsc::Sender<Heard>,
     events: mpsc::Sender<ChildEvent>,
     orders: Arc<Mutex<Vec<Order>>>,
+    guard: Arc<Mutex<Guard>>,
     stop: CancellationToken,
     running: Option<SimJoinHandle<Result<(), RunnerError>>>,
     /// Whether beats are answered.
@@ -78,17 +112,19 @@ struct World {
     _folder: TempDir,
 }
 
-fn play(guard_confirms: bool, test: impl AsyncFnOnce(&mut World)) {
+fn play(guard: Guard, test: impl AsyncFnOnce(&mut World)) {
     SimRuntime::with_seed(0).block_on(async {
         let folder = tempfile::tempdir().unwrap();
         let (say, words) = mpsc::channel(1_000);
         let (heard, hearing) = mpsc::channel(1_000);
         let (events, children) = mpsc::channel(1_000);
         let orders = Arc::new(Mutex::new(Vec::new()));
+        let guard = Arc::new(Mutex::new(guard));
         let played = Played {
             orders: orders.clone(),
             events: events.clone(),
-            confirms: guard_confirms,
+            guard: guard.clone(),
+            kill_at: Arc::default(),
             began: SimInstant::now(),
         };
         let facts = Facts {
@@ -100,14 +136,20 @@ fn play(guard_confirms: bool, test: impl AsyncFnOnce(&mut World)) {
             pid: 1,
         };
         let voters = Voters::new(BTreeMap::from([(leader(), say)]));
-        let record = SessionRecord::open(folder.path()).unwrap();
+        let record = SessionRecord::open(folder.path(), super::super::place::tests::place()).unwrap();
         let pace = Pace { beat: BEAT, lease: LEASE };
-        let (runner, _handle) = Runner::<SimRuntime, _>::new(facts, pace, voters, played, record, || 42);
+        let (runner, _handle) = Runner::<SimRuntime, _>::new(facts, pace, voters, played, record, another);
         let stop = CancellationToken::new();
         let feeds = Feeds { heard: hearing, children, stop: stop.clone() };
         let running = Some(SimRuntime::spawn(runner.run(feeds)));
-        test(&mut World { words, heard, events, orders, stop, running, answers: true, _folder: folder }).await;
+        test(&mut World { words, heard, events, orders, guard, stop, running, answers: true, _folder: folder }).await;
     });
+}
+
+/// Numbers that differ, as dice are taken to.
+fn another() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 fn leader() -> NodeName {
@@ -152,6 +194,10 @@ impl World {
         }
     }
 
+    fn guard_does(&self, guard: Guard) {
+        *self.guard.lock().unwrap() = guard;
+    }
+
     async fn grant(&mut self, session: SessionId) -> SessionRequest {
         let RunnerWord::Ask(request) = self.word().await else { panic!("it does not ask") };
         self.tell(LeaderWord::Granted { nonce: request.nonce, session }).await;
@@ -187,7 +233,7 @@ impl World {
 
 #[test]
 fn a_fenced_session_is_over_at_once_and_the_next_request_proves_it() {
-    play(true, async |world| {
+    play(Guard::Works, async |world| {
         world.grant(FIRST).await;
         world.pass(BEAT * 3).await;
         world.events.send(ChildEvent::Fenced { session: FIRST }).await.unwrap();
@@ -205,7 +251,7 @@ fn a_fenced_session_is_over_at_once_and_the_next_request_proves_it() {
 
 #[test]
 fn nothing_is_done_or_said_under_a_session_after_its_lease() {
-    play(true, async |world| {
+    play(Guard::Works, async |world| {
         world.grant(FIRST).await;
         world.desire(FIRST, 5, vec![wanted(1)], vec![]).await;
         world.answers = false;
@@ -222,7 +268,7 @@ fn nothing_is_done_or_said_under_a_session_after_its_lease() {
 
 #[test]
 fn a_new_session_is_asked_for_without_proof_where_the_old_ones_processes_do_not_go() {
-    play(true, async |world| {
+    play(Guard::Works, async |world| {
         world.grant(FIRST).await;
         world.tell(LeaderWord::Over { session: FIRST }).await;
         assert_eq!(world.pass(LINGER_LIMIT - BEAT).await, []);
@@ -231,8 +277,33 @@ fn a_new_session_is_asked_for_without_proof_where_the_old_ones_processes_do_not_
 }
 
 #[test]
+fn a_session_that_is_granted_too_late_is_left_at_once_and_one_that_was_begun_never_is() {
+    play(Guard::Works, async |world| {
+        let RunnerWord::Ask(first) = world.word().await else { panic!("it does not ask") };
+        let asked = world.pass(LEASE * 3).await;
+        let is_newer = |word: &RunnerWord| matches!(word, RunnerWord::Ask(later) if later.nonce != first.nonce);
+        assert!(asked.iter().any(is_newer), "{asked:?}");
+        world.tell(LeaderWord::Granted { nonce: first.nonce, session: FIRST }).await;
+        let words = world.pass(BEAT).await;
+        let left = RunnerWord::Observe { session: FIRST, number: 1, observation: Observation::Left };
+        assert_eq!(words.iter().filter(|word| **word == left).count(), 1, "{words:?}");
+        // Not begun, whatever it is told to run.
+        world.desire(FIRST, 5, vec![wanted(1)], vec![]).await;
+        let request = world.grant(SECOND).await;
+        assert_eq!(request.proven_over, []);
+        world.tell(LeaderWord::Granted { nonce: request.nonce, session: SECOND }).await;
+        assert_eq!(world.pass(BEAT).await, []);
+        world.tell(LeaderWord::Over { session: SECOND }).await;
+        world.tell(LeaderWord::Granted { nonce: request.nonce, session: SECOND }).await;
+        let words = world.pass(LINGER_LIMIT + BEAT * 2).await;
+        assert!(words.iter().all(|word| matches!(word, RunnerWord::Ask(_))), "its processes may be there: {words:?}");
+        assert_eq!(world.orders(), [Order::EndSession(SECOND)]);
+    });
+}
+
+#[test]
 fn an_observation_is_said_again_until_it_is_applied() {
-    play(true, async |world| {
+    play(Guard::Works, async |world| {
         world.grant(FIRST).await;
         world.desire(FIRST, 5, vec![wanted(1)], vec![]).await;
         world.pass(BEAT).await;
@@ -248,20 +319,26 @@ fn an_observation_is_said_again_until_it_is_applied() {
 
 #[test]
 fn a_node_that_goes_promises_what_was_assigned_meanwhile_and_then_says_that_it_left() {
-    play(true, async |world| {
+    play(Guard::Works, async |world| {
         world.grant(FIRST).await;
         world.desire(FIRST, 5, vec![wanted(1)], vec![]).await;
         world.pass(BEAT).await;
         world.stop.cancel();
         assert_eq!(world.observed().await.2, Observation::Leaving);
-        assert_eq!(world.orders(), [Order::Start(Incarnation(1)), Order::Stop(Incarnation(1))]);
-        world.events.send(exited(1)).await.unwrap();
         // Assigned before the cluster knew, and to be ended since it knows.
         world.desire(FIRST, 6, vec![wanted(1), wanted(2)], vec![]).await;
+        world.pass(BEAT / 2).await;
+        assert_eq!(
+            world.orders(),
+            [Order::Start(Incarnation(1))],
+            "nothing more is started, and nothing stopped unasked"
+        );
         world.desire(FIRST, 7, vec![], vec![1, 2]).await;
-        assert_eq!(world.observed().await.1, 2);
         let promise = Observation::NeverStarted { path: path(), incarnation: Incarnation(2) };
-        assert_eq!(world.observed().await, (FIRST, 3, promise));
+        assert_eq!(world.observed().await, (FIRST, 2, promise));
+        assert_eq!(world.orders(), [Order::Stop(Incarnation(1))]);
+        world.events.send(exited(1)).await.unwrap();
+        assert_eq!(world.observed().await.1, 3);
         world.tell(LeaderWord::Applied { session: FIRST, through: 3 }).await;
         assert_eq!(world.observed().await, (FIRST, 4, Observation::Left));
         world.tell(LeaderWord::Applied { session: FIRST, through: 4 }).await;
@@ -271,9 +348,73 @@ fn a_node_that_goes_promises_what_was_assigned_meanwhile_and_then_says_that_it_l
 }
 
 #[test]
+fn a_node_that_goes_stops_one_child_after_the_other_where_the_cluster_says_so() {
+    play(Guard::Works, async |world| {
+        world.grant(FIRST).await;
+        world.desire(FIRST, 5, vec![wanted(1), wanted(2), wanted(3)], vec![]).await;
+        world.pass(BEAT).await;
+        assert_eq!(world.orders(), [1, 2, 3].map(|number| Order::Start(Incarnation(number))));
+        world.stop.cancel();
+        assert_eq!(world.observed().await.2, Observation::Leaving);
+        world.tell(LeaderWord::Applied { session: FIRST, through: 1 }).await;
+        for (count, last) in [3, 2, 1].into_iter().enumerate() {
+            let run = (1..last).map(wanted).collect();
+            world.desire(FIRST, 6 + count as u64, run, vec![last]).await;
+            // Longer than a lease: who is heard need not hurry.
+            assert_eq!(world.pass(LEASE * 2).await, []);
+            assert_eq!(world.orders(), [Order::Stop(Incarnation(last))]);
+            world.events.send(exited(last)).await.unwrap();
+            let (_, through, _) = world.observed().await;
+            world.tell(LeaderWord::Applied { session: FIRST, through }).await;
+        }
+        assert_eq!(world.observed().await.2, Observation::Left);
+    });
+}
+
+#[test]
+fn a_node_that_goes_and_is_not_heard_stops_all_itself_while_its_lease_lasts() {
+    for is_answered in [true, false] {
+        play(Guard::Works, async |world| {
+            world.grant(FIRST).await;
+            world.desire(FIRST, 5, vec![wanted(1), wanted(2)], vec![]).await;
+            world.pass(BEAT).await;
+            world.orders();
+            world.stop.cancel();
+            assert_eq!(world.observed().await.2, Observation::Leaving);
+            if !is_answered {
+                // It was heard, and then the majority went.
+                world.tell(LeaderWord::Applied { session: FIRST, through: 1 }).await;
+                world.answers = false;
+            }
+            world.pass(LEASE / 2 - BEAT * 2).await;
+            assert_eq!(world.orders(), []);
+            world.pass(BEAT * 4).await;
+            assert_eq!(world.orders(), [Order::Stop(Incarnation(2)), Order::Stop(Incarnation(1))], "{is_answered}");
+        });
+    }
+}
+
+#[test]
+fn a_node_whose_time_to_go_is_nearly_up_stops_the_rest_at_once() {
+    play(Guard::Works, async |world| {
+        world.grant(FIRST).await;
+        world.desire(FIRST, 5, vec![wanted(1), wanted(2), wanted(3)], vec![]).await;
+        world.pass(BEAT).await;
+        world.orders();
+        world.stop.cancel();
+        world.tell(LeaderWord::Applied { session: FIRST, through: 1 }).await;
+        world.desire(FIRST, 6, vec![wanted(1), wanted(2)], vec![3]).await;
+        world.pass(LEAVE_LIMIT - STOP_TOGETHER - BEAT * 2).await;
+        assert_eq!(world.orders(), [Order::Stop(Incarnation(3))]);
+        world.pass(BEAT * 4).await;
+        assert_eq!(world.orders(), [Order::Stop(Incarnation(2)), Order::Stop(Incarnation(1))]);
+    });
+}
+
+#[test]
 fn a_node_that_goes_does_not_ask_for_another_session_when_its_own_ends_meanwhile() {
     for over in [true, false] {
-        play(true, async |world| {
+        play(Guard::Works, async |world| {
             world.grant(FIRST).await;
             world.desire(FIRST, 5, vec![wanted(1)], vec![]).await;
             world.pass(BEAT).await;
@@ -290,12 +431,13 @@ fn a_node_that_goes_does_not_ask_for_another_session_when_its_own_ends_meanwhile
 
 #[test]
 fn a_node_that_goes_kills_what_does_not_stop_in_time() {
-    play(true, async |world| {
+    play(Guard::Works, async |world| {
         world.grant(FIRST).await;
         world.desire(FIRST, 5, vec![wanted(1)], vec![]).await;
         world.pass(BEAT).await;
         world.stop.cancel();
         world.tell(LeaderWord::Applied { session: FIRST, through: 1 }).await;
+        world.desire(FIRST, 6, vec![], vec![1]).await;
         world.pass(LEAVE_LIMIT - BEAT * 2).await;
         assert_eq!(world.orders(), [Order::Start(Incarnation(1)), Order::Stop(Incarnation(1))]);
         world.pass(BEAT * 4).await;
@@ -310,22 +452,80 @@ fn a_node_that_goes_kills_what_does_not_stop_in_time() {
 }
 
 #[test]
-fn a_guard_that_confirms_no_lease_is_killed_and_the_node_ends_once_all_is_gone() {
-    play(false, async |world| {
+fn a_guard_that_confirms_no_kill_time_is_killed_and_the_node_ends_once_all_is_gone() {
+    play(Guard::Ignores, async |world| {
         world.grant(FIRST).await;
         assert_eq!(world.pass(LEASE / 2 + BEAT).await, []);
         assert_eq!(world.orders(), [Order::KillGuard]);
         let beats = SimRuntime::timeout(LEASE, world.words.recv()).await;
         assert!(beats.is_err(), "nothing is said any more: {beats:?}");
         world.events.send(exited(1)).await.unwrap();
-        world.events.send(ChildEvent::GuardLost).await.unwrap();
-        assert!(matches!(world.ended().await, Err(RunnerError::GuardSilent(_))));
+        world.events.send(ChildEvent::GuardLost { nothing_left: true }).await.unwrap();
+        assert!(matches!(world.ended().await, Err(RunnerError::GuardSilent { silence: Silence::Unanswered(_), .. })));
+    });
+}
+
+#[test]
+fn a_node_that_is_cut_off_finds_its_hung_guard_and_kills_everything_before_its_lease_ends() {
+    play(Guard::Works, async |world| {
+        world.grant(FIRST).await;
+        world.desire(FIRST, 5, vec![wanted(1)], vec![]).await;
+        world.pass(BEAT).await;
+        world.answers = false;
+        world.guard_does(Guard::Hangs);
+        world.pass(LEASE - BEAT * 2).await;
+        assert_eq!(world.orders(), [Order::Start(Incarnation(1)), Order::KillGuard]);
+        world.events.send(ChildEvent::GuardLost { nothing_left: true }).await.unwrap();
+        assert!(matches!(world.ended().await, Err(RunnerError::GuardSilent { silence: Silence::Unanswered(_), .. })));
+    });
+}
+
+#[test]
+fn a_lease_that_ends_without_the_guards_word_that_it_killed_ends_the_node() {
+    play(Guard::Forgets, async |world| {
+        world.grant(FIRST).await;
+        world.answers = false;
+        assert_eq!(world.pass(LEASE + BEAT).await, [], "no session is asked for");
+        assert_eq!(world.orders(), [Order::KillGuard]);
+        world.events.send(ChildEvent::GuardLost { nothing_left: true }).await.unwrap();
+        assert!(matches!(world.ended().await, Err(RunnerError::GuardSilent { silence: Silence::Unfenced, .. })));
+    });
+}
+
+#[test]
+fn a_node_whose_guard_is_lost_names_the_sessions_that_are_over_and_none_where_that_is_not_known() {
+    for nothing_left in [true, false] {
+        play(Guard::Works, async |world| {
+            world.grant(FIRST).await;
+            world.tell(LeaderWord::Over { session: FIRST }).await;
+            world.pass(LINGER_LIMIT - BEAT).await;
+            world.grant(SECOND).await;
+            world.pass(BEAT).await;
+            world.events.send(ChildEvent::GuardLost { nothing_left }).await.unwrap();
+            let error = world.ended().await.unwrap_err();
+            let expected: &[SessionId] = if nothing_left { &[FIRST, SECOND] } else { &[] };
+            assert_eq!(error.known_over(), expected, "{error}");
+        });
+    }
+}
+
+#[test]
+fn no_session_is_asked_for_while_the_guard_may_not_have_ended_the_last_one() {
+    play(Guard::Works, async |world| {
+        world.grant(FIRST).await;
+        world.pass(BEAT).await;
+        world.guard_does(Guard::Hangs);
+        world.tell(LeaderWord::Over { session: FIRST }).await;
+        assert_eq!(world.pass(LINGER_LIMIT * 2).await, []);
+        assert_eq!(world.orders(), [Order::EndSession(FIRST), Order::KillGuard]);
+        world.events.send(ChildEvent::GuardLost { nothing_left: false }).await.unwrap();
+        assert!(matches!(world.ended().await, Err(RunnerError::NotCleanedUp(_))));
     });
 }
 
 #[test]
 fn a_node_whose_silent_guard_cannot_be_cleaned_up_says_so() {
-    play(false, async |world| {
+    play(Guard::Hangs, async |world| {
         world.grant(FIRST).await;
         assert!(matches!(world.ended().await, Err(RunnerError::NotCleanedUp(_))));
     });

@@ -52,7 +52,7 @@ fn one_child() -> TreeSpec {
     let (id, restart, backoff) = ("a".parse().unwrap(), Restart::Permanent, Backoff::default());
     let (strategy, intensity) = (Strategy::OneForOne, Intensity::default());
     let children = vec![ChildSpec { id, restart, backoff, significant: false, work }];
-    let root = SupervisorSpec { strategy, intensity, auto_shutdown: AutoShutdown::Never, children };
+    let root = SupervisorSpec { strategy, intensity, auto_shutdown: AutoShutdown::Never, colocate: false, children };
     TreeSpec { name: "t".parse().unwrap(), root }
 }
 
@@ -86,6 +86,44 @@ fn an_observation_that_the_rules_choke_on_does_not_block_those_that_follow() {
         let (path, incarnation) = (first.run[0].path.clone(), first.run[0].incarnation);
         runner.observe(2, Observation::Started { path, incarnation, pid: 5 }).await;
         assert_eq!(runner.heard().await, LeaderWord::Applied { session: runner.session, through: 2 });
+    });
+}
+
+#[test]
+fn a_leader_without_a_majority_hoards_no_grants_and_grants_the_newest_request_when_it_has_one_again() {
+    simulated(async {
+        let plane = Plane::start();
+        plane.proves.store(false, Ordering::Relaxed);
+        let (say, words) = mpsc::channel(64);
+        let (answer, mut hear) = mpsc::channel(64);
+        drop(SimRuntime::spawn(attend(node(), words, answer, plane.control.clone(), plane.keeper.clone())));
+        for nonce in 1..=20 {
+            say.send(RunnerWord::Ask(request(nonce))).await.unwrap();
+            SimRuntime::sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(plane.grants_proposed(), []);
+        plane.proves.store(true, Ordering::Relaxed);
+        // Two before the proof: the first one is given up.
+        say.send(RunnerWord::Ask(request(21))).await.unwrap();
+        say.send(RunnerWord::Ask(request(22))).await.unwrap();
+        let heard = SimRuntime::timeout(Duration::from_secs(60), hear.recv()).await.expect("silent");
+        assert!(matches!(heard, Some(LeaderWord::Granted { nonce: 22, .. })), "{heard:?}");
+        assert_eq!(plane.grants_proposed(), [22]);
+    });
+}
+
+#[test]
+fn a_request_that_is_asked_in_one_leadership_is_not_granted_in_another() {
+    simulated(async {
+        let plane = Plane::start();
+        let (say, words) = mpsc::channel(64);
+        let (answer, _hear) = mpsc::channel(64);
+        drop(SimRuntime::spawn(attend(node(), words, answer, plane.control.clone(), plane.keeper.clone())));
+        say.send(RunnerWord::Ask(request(1))).await.unwrap();
+        SimRuntime::sleep(Duration::from_millis(10)).await;
+        plane.lead_again();
+        SimRuntime::sleep(Duration::from_secs(1)).await;
+        assert_eq!(plane.rounds_of_grants(), [Some(1)], "which the proposer of the second leadership refuses");
     });
 }
 

@@ -22,6 +22,8 @@ pub struct Member {
     pub significant: bool,
     /// Stopped by an operator, until it is started.
     pub held: bool,
+    /// Held by an operator because it is dangerous to start.
+    pub quarantined: bool,
     /// Taken out of the spec: forgotten once it is down.
     pub removed: bool,
     /// How many restarts in a row were delayed without a healthy run between: the exponent of the next delay.
@@ -30,8 +32,8 @@ pub struct Member {
     pub at_cap: u32,
     /// Endings in a row that nobody paid for and that neither an operator nor a lost node caused.
     pub unpaid: u32,
-    /// Charged restarts since it was added.
-    pub restarts: u64,
+    /// Charged restarts since it was added, by the class of the ending that led to them.
+    pub restarts: BTreeMap<CauseClass, u64>,
     /// Charged restarts of late.
     pub rate: Rate,
     /// How its runs ended, folded, the oldest first.
@@ -62,10 +64,23 @@ pub struct Process {
     pub window: Window,
     /// Nodes on which its start failed.
     pub refusals: BTreeMap<NodeName, Refusal>,
-    /// Nodes that refused it since it was last started or charged: tried last in this round.
+    /// Nodes that refused it since it was last started: tried last, and each at the node's charge only once.
     pub refused_by: BTreeSet<NodeName>,
+    /// Room that is kept for its next run, while its group starts in order or it is moved.
+    pub place: Option<Place>,
     /// What it does.
     pub phase: ProcessPhase,
+}
+
+/// Room on a node, kept for a child that has no run there yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// Where.
+    pub node: NodeName,
+    /// Under which session of that node.
+    pub session: SessionId,
+    /// How much of it.
+    pub slots: u32,
 }
 
 /// A node's failure to start a child.
@@ -90,7 +105,7 @@ pub enum ProcessPhase {
     Assigned(Run),
 }
 
-/// A child that should run and has no place.
+/// A child, or the next generation of a group, that should run and has no place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pending {
     /// Its place in the queue.
@@ -160,6 +175,10 @@ pub enum StopReason {
     Supervisor,
     /// Its node goes.
     Shutdown,
+    /// Another member of its group ended, and the strategy takes it down too.
+    Group,
+    /// Its node is drained, and a place on another is kept for it.
+    Drain,
 }
 
 /// Why something is down.
@@ -184,6 +203,8 @@ pub struct Supervisor {
     pub intensity: Intensity,
     /// Whether the end of significant children ends it.
     pub auto_shutdown: AutoShutdown,
+    /// Whether everything below it runs on one node.
+    pub colocate: bool,
     /// Its children in start order; those being removed last.
     pub children: Vec<ChildId>,
     /// The crashes that count against its budget.
@@ -206,6 +227,8 @@ pub enum SupervisorPhase {
     Up {
         /// Since when.
         since: Duration,
+        /// What it does with them together.
+        group: Group,
     },
     /// It stops its children, the last started first.
     Stopping {
@@ -216,6 +239,26 @@ pub enum SupervisorPhase {
     },
     /// A root whose budget is spent: waits for an operator.
     Failed(Arc<CauseChain>),
+}
+
+/// What a supervisor that is up does with its children together, as the strategies `one_for_all` and `rest_for_one` ask.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Group {
+    /// Nothing: each child is on its own.
+    Settled,
+    /// Children are taken down, the last started first. Once all of them have ended the next generation may start.
+    TakingDown {
+        /// The first of them in start order; all after it too.
+        from: ChildId,
+        /// The next generation does not start before this time.
+        not_before: Duration,
+        /// Whether a budget paid for this restart. It is paid for at most once, whatever else ends meanwhile.
+        charged: bool,
+    },
+    /// They are down, and the next generation waits: for its delay, or for places for all of it.
+    Pending(Pending),
+    /// Children start in order, each after the one before is ready.
+    Starting,
 }
 
 /// What follows once all children of a supervisor have stopped.
@@ -253,7 +296,12 @@ pub struct HistoryEntry {
 }
 
 impl Process {
-    /// Whether it counts as running, or may.
+    /// Whether it has ended for good by itself.
+    pub fn has_finished(&self) -> bool {
+        matches!(self.phase, ProcessPhase::Down(DownReason::Finished))
+    }
+
+    /// Whether nothing of it runs, or will by itself.
     pub fn is_down(&self) -> bool {
         matches!(self.phase, ProcessPhase::Down(_))
     }
@@ -263,6 +311,29 @@ impl Supervisor {
     /// Whether it keeps its children running.
     pub fn is_up(&self) -> bool {
         matches!(self.phase, SupervisorPhase::Up { .. })
+    }
+
+    /// What it does with its children together; `None` while it is not up.
+    pub fn group(&self) -> Option<&Group> {
+        match &self.phase {
+            SupervisorPhase::Up { group, .. } => Some(group),
+            SupervisorPhase::Down(_)
+            | SupervisorPhase::Delayed { .. }
+            | SupervisorPhase::Stopping { .. }
+            | SupervisorPhase::Failed(_) => None,
+        }
+    }
+
+    /// The children that a group restart takes down: none while there is no such restart.
+    pub fn taken_down(&self) -> &[ChildId] {
+        let Some(Group::TakingDown { from, .. }) = self.group() else { return &[] };
+        let at = self.children.iter().position(|id| id == from);
+        at.map_or(&[], |at| &self.children[at..])
+    }
+
+    /// Whether it has ended by itself and is not restarted.
+    pub fn has_finished(&self) -> bool {
+        matches!(self.phase, SupervisorPhase::Down(DownReason::Finished))
     }
 
     /// Whether it is stopping its children.
@@ -288,6 +359,11 @@ impl Member {
         }
     }
 
+    /// Charged restarts since it was added, whatever led to them.
+    pub fn charged_restarts(&self) -> u64 {
+        self.restarts.values().sum()
+    }
+
     /// Why its last run ended.
     pub fn last_cause(&self) -> Option<&CauseChain> {
         self.history.last().map(|entry| entry.cause.as_ref())
@@ -304,6 +380,8 @@ impl StopReason {
             Self::Removed => "stopped because it was removed",
             Self::Supervisor => "stopped because its supervisor stops",
             Self::Shutdown => "stopped by the shutdown of its node",
+            Self::Group => "stopped because its group restarts",
+            Self::Drain => "stopped for the drain of its node",
         }
     }
 }

@@ -1,0 +1,115 @@
+//! Colocation: what keeps a child on one node with others (`colocate = true` on a supervisor above it).
+//!
+//! Everything below such a supervisor goes where something of it runs already, or has a place. While nothing does, it goes to a
+//! node that can take all of it, so that it moves as one.
+
+use pando_protocol::ids::{NodeName, Path};
+
+use crate::cluster::{Body, Cluster, DownReason, Node, Process, ProcessPhase, StopReason, Supervisor};
+use crate::mutation::{Mutation, broken};
+use crate::placement::{free, lacking_labels};
+
+/// The others that a child stays together with.
+pub(crate) struct Colocation<'a> {
+    /// The outermost supervisor that asks for it.
+    by: Path,
+    /// Where something of it runs already, or has a place.
+    pub anchor: Option<NodeName>,
+    /// All that is to run below it and does not yet, the child itself included.
+    pub to_come: Vec<&'a Process>,
+}
+
+/// What keeps the child at `path` together with others; `None` where nothing does.
+pub(crate) fn colocation<'a>(cluster: &'a Cluster, path: &Path) -> Option<Colocation<'a>> {
+    if broken(Mutation::ColocationIgnored) {
+        return None;
+    }
+    let by = outermost(cluster, path)?;
+    let (mut anchor, mut to_come) = (None, Vec::new());
+    for below in cluster.walk(&by) {
+        let Some(process) = cluster.process(&below) else { continue };
+        let place = process.place.as_ref().map(|place| &place.node);
+        match &process.phase {
+            ProcessPhase::Assigned(run) if returns(run.stopping) && !is_drained(cluster, &run.node) => {
+                anchor = anchor.or(Some(run.node.clone()))
+            }
+            _ if place.is_some() && below != *path => anchor = anchor.or(place.cloned()),
+            ProcessPhase::Assigned(_) | ProcessPhase::Pending(_) | ProcessPhase::Down(_) => {
+                if is_to_run(cluster, &below) {
+                    to_come.push(process);
+                }
+            }
+        }
+    }
+    Some(Colocation { by, anchor, to_come })
+}
+
+impl Colocation<'_> {
+    /// Whether a node is chosen for all that is to come, and not only for one more.
+    pub fn is_open(&self) -> bool {
+        self.anchor.is_none()
+    }
+
+    /// Why a node cannot take the child, for the sake of the others; `None` where it can.
+    pub fn obstacle(&self, name: &NodeName, node: &Node) -> Option<String> {
+        let by = &self.by;
+        if let Some(anchor) = &self.anchor {
+            return (anchor != name).then(|| format!("is not {anchor}, where the rest of {by} is"));
+        }
+        if let Some(lacks) = self.to_come.iter().find_map(|process| lacking_labels(node, &process.spec)) {
+            return Some(format!("{lacks}, which {by} needs as a whole"));
+        }
+        let needed: u64 = self.to_come.iter().map(|process| u64::from(process.spec.slots)).sum();
+        let free = free(node);
+        (needed > free).then(|| format!("has {free} of {} slots free, {by} needs {needed} as a whole", node.slots))
+    }
+}
+
+/// The outermost supervisor above `path` that keeps everything below it on one node.
+pub(crate) fn outermost(cluster: &Cluster, path: &Path) -> Option<Path> {
+    let mut found = None;
+    let mut at = path.parent();
+    while let Some(above) = at {
+        if cluster.supervisor(&above)?.colocate {
+            found = Some(above.clone());
+        }
+        at = above.parent();
+    }
+    found
+}
+
+/// Whether a run goes on, or ends to start again where it is.
+fn returns(stopping: Option<StopReason>) -> bool {
+    match stopping {
+        None | Some(StopReason::Group | StopReason::Restart | StopReason::Update) => true,
+        Some(
+            StopReason::Operator
+            | StopReason::Removed
+            | StopReason::Supervisor
+            | StopReason::Shutdown
+            | StopReason::Drain,
+        ) => false,
+    }
+}
+
+fn is_drained(cluster: &Cluster, node: &NodeName) -> bool {
+    cluster.nodes.get(node).is_some_and(|node| node.drained)
+}
+
+fn parent_is_up(cluster: &Cluster, path: &Path) -> bool {
+    path.parent().and_then(|parent| cluster.supervisor(&parent)).is_some_and(Supervisor::is_up)
+}
+
+/// Whether it runs, or will: neither it nor a supervisor above was stopped by an operator, is being removed, or has ended for
+/// good. One that ended starts again where the supervisor above it does.
+fn is_to_run(cluster: &Cluster, path: &Path) -> bool {
+    let Some(member) = cluster.member(path) else { return false };
+    let has_ended = match &member.body {
+        Body::Process(process) => {
+            matches!(process.phase, ProcessPhase::Down(DownReason::Finished | DownReason::Rule))
+        }
+        Body::Supervisor(supervisor) => supervisor.has_finished(),
+    };
+    let is_over = has_ended && parent_is_up(cluster, path);
+    !member.held && !member.removed && !is_over && path.parent().is_none_or(|parent| is_to_run(cluster, &parent))
+}

@@ -1,0 +1,76 @@
+//! What each role may ask, on a voter and on an agent that passes requests on.
+
+use pando_protocol::client::identity::Role;
+use pando_tests::cluster::{Cluster, Options};
+
+use super::{Ran, TREE, pando, spec_file};
+
+/// Every verb that reads.
+const READING: [&str; 11] = [
+    "tree",
+    "status",
+    "explain /t/stay",
+    "history /t/stay",
+    "events --after 0",
+    "logs /t/stay",
+    "wait /t",
+    "node ls",
+    "cluster status",
+    "diff t.toml",
+    "apply t.toml --dry-run",
+];
+/// Every verb that changes something.
+const CHANGING: [&str; 7] = [
+    "apply t.toml",
+    "delete t",
+    "start /t/stay",
+    "stop /t/stay",
+    "restart /t/stay",
+    "kill /t/stay",
+    "cluster transfer",
+];
+
+/// Runs `pando` as whoever `issue` made, against one node.
+#[track_caller]
+fn pando_as(cluster: &Cluster, holder: &str, node: &str, line: &str) -> Ran {
+    let identity = cluster.folder().join(holder).display().to_string();
+    let mut words = vec!["--identity", &identity, "--endpoints", cluster.address(node)];
+    words.extend(line.split(' '));
+    Ran::of(&cluster.cli(&words))
+}
+
+#[tokio::test]
+async fn a_viewer_reads_everything_and_changes_nothing_whichever_node_it_asks() {
+    let cluster = Cluster::with(Options { voters: 1, agents: 1, ..Options::default() }).await;
+    spec_file(&cluster, "t.toml", TREE);
+    pando(&cluster, "apply t.toml --wait").with_code(0);
+    cluster.issue("eve", Role::Viewer);
+    for node in ["n1", "n2"] {
+        for line in READING {
+            pando_as(&cluster, "eve", node, line).with_code(0);
+        }
+        let before = cluster.row("/t/stay").await;
+        for line in CHANGING {
+            let ran = pando_as(&cluster, "eve", node, line).with_code(4);
+            assert!(ran.stderr.contains("needs a certificate with the role admin"), "{line} on {node}: {ran:#?}");
+            assert!(ran.stderr.contains("yours has the role viewer"), "{line} on {node}: {ran:#?}");
+        }
+        let after = cluster.row("/t/stay").await;
+        assert_eq!((after.incarnation, after.state), (before.incarnation, before.state), "nothing was changed");
+    }
+}
+
+#[tokio::test]
+async fn a_producer_is_refused_with_what_it_may_do_also_where_it_asks_for_a_stream() {
+    let cluster = Cluster::with(Options { voters: 1, agents: 1, ..Options::default() }).await;
+    cluster.issue("till", Role::Producer);
+    for node in ["n1", "n2"] {
+        for line in ["tree", "events --follow", "logs /t/stay", "stop /t/stay"] {
+            let ran = pando_as(&cluster, "till", node, line).with_code(4);
+            assert!(
+                ran.stderr.contains("yours has the role producer, which may only put messages"),
+                "{line}: {ran:#?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Whichever node a client asks first: one that knows nothing, or knows no leader, does not have the last word.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use pando_protocol::message::{Call, Freshness, Query, Reply};
+use pando_tests::cluster::{Cluster, Options, SOON};
+use pando_tests::wait::wait_until;
+
+const TREE: &str = r#"
+name = "t"
+[[children]]
+id = "a"
+command = ["sleep", "1000"]
+[[children]]
+id = "quiet"
+command = ["sleep", "1000"]
+"#;
+
+fn told(output: &std::process::Output) -> (Option<i32>, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_voter_whose_data_is_gone_passes_on_what_it_is_asked() {
+    let mut cluster = Cluster::start().await;
+    cluster.apply(TREE).await;
+    cluster.whole("/t").await;
+    cluster.node("n1").kill();
+    cluster.node("n1").wait_for_guard();
+    let data = cluster.node("n1").data();
+    fs::remove_dir_all(data).expect("the data of n1");
+    cluster.node("n1").start();
+    let address = cluster.address("n1").to_owned();
+    let asked = async || told(&cluster.cli(&["tree", "--endpoints", &address]));
+    let seen = wait_until("n1 to answer", SOON, asked, |(code, _)| *code == Some(0)).await;
+    assert!(seen.1.contains("quiet"), "{seen:?}");
+    for line in ["tree --stale", "restart /t/a", "events", "status"] {
+        let words: Vec<&str> = line.split(' ').chain(["--endpoints", &address]).collect();
+        let (code, text) = told(&cluster.cli(&words));
+        assert!(code == Some(0) && !text.contains("no trees yet"), "{line}: {code:?} {text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_no_node_finds_a_leader_what_is_known_is_shown_soon() {
+    let mut cluster = Cluster::start().await;
+    cluster.apply(TREE).await;
+    cluster.whole("/t").await;
+    cluster.node("n2").kill();
+    cluster.node("n3").kill();
+    let begun = Instant::now();
+    let (code, text) = told(&cluster.cli(&["tree"]));
+    assert!(code == Some(3) && text.contains("/t") && text.contains("no leader; view of n1"), "{code:?} {text}");
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_stream_through_an_agent_is_an_answer() {
+    let cluster = Cluster::with(Options { voters: 1, agents: 1, ..Options::default() }).await;
+    cluster.apply(TREE).await;
+    cluster.whole("/t").await;
+    let agent = cluster.address("n2");
+    for line in ["events --after 99999", "logs /t/quiet --tail 0"] {
+        let words: Vec<&str> = line.split(' ').chain(["--endpoints", agent]).collect();
+        assert_eq!(told(&cluster.cli(&words)), (Some(0), String::new()), "{line}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_asks_the_next_voter_where_the_first_finds_no_leader() {
+    let mut cluster = Cluster::start().await;
+    cluster.apply(TREE).await;
+    cluster.whole("/t").await;
+    cluster.node("n1").kill();
+    cluster.node("n1").wait_for_guard();
+    fs::remove_dir_all(cluster.node("n1").data()).expect("the data of n1");
+    cluster.node("n1").start();
+    let voters = ["n1", "n2", "n3"].map(|name| format!("{name}={}", cluster.address(name))).join(",");
+    cluster.add_agent("n4", &voters, &[]);
+    cluster.all_up().await;
+    let agent = cluster.client_of("n4");
+    let call = Call::Read { query: Query::Nodes, freshness: Freshness::Linearizable };
+    let answer = agent.call(call, SOON).await;
+    assert!(matches!(&answer, Ok(Reply::Found { view, .. }) if view.confirmed), "{answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_leader_a_change_ends_within_its_timeout_and_a_signal_is_no_refusal() {
+    let mut cluster = Cluster::start().await;
+    cluster.apply(TREE).await;
+    cluster.whole("/t").await;
+    let home = cluster.row("/t/a").await.node.expect("it runs").to_string();
+    for name in ["n1", "n2", "n3"].into_iter().filter(|name| *name != home) {
+        cluster.node(name).kill();
+    }
+    // At the end of its lease; the state that is left still says that they run there.
+    wait_until("the children to stop", SOON, async || cluster.children(&home), Vec::is_empty).await;
+    fs::write(cluster.folder().join("t.toml"), TREE).expect("a spec file");
+    let no_leader = async || told(&cluster.cli(&["cluster", "status", "--stale"]));
+    wait_until("no leader", SOON, no_leader, |(_, text)| text.contains("leader none")).await;
+    let begun = Instant::now();
+    let (code, text) = told(&cluster.cli(&["apply", "t.toml", "--wait", "--timeout", "2s"]));
+    assert!(code == Some(3) && text.contains("no leader was reached within"), "{code:?} {text}");
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}: {text}", begun.elapsed());
+    let (code, text) = told(&cluster.cli(&["kill", "/t/a"]));
+    assert!(code == Some(3) && text.contains("nobody can say where /t/a runs now"), "{code:?} {text}");
+}

@@ -1,0 +1,62 @@
+//! The majority goes away for longer than leases last, and comes back.
+
+use std::time::{Duration, Instant};
+
+use pando_protocol::view::EventRow;
+use pando_tests::cluster::{Cluster, SOON, marked_processes};
+use pando_tests::wait::wait_until;
+
+const TREE: &str = r#"
+name = "t"
+[[children]]
+id = "a"
+command = ["sleep", "1000"]
+[[children]]
+id = "b"
+command = ["sleep", "1000"]
+"#;
+
+/// The lease of the profile `lan`.
+const LEASE: Duration = Duration::from_secs(2);
+
+fn count(events: &[EventRow], kind: &str, node: &str) -> usize {
+    let is_meant = |event: &&EventRow| event.kind == kind && event.text.starts_with(&format!("{node} "));
+    events.iter().filter(is_meant).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_was_without_a_majority_for_several_leases_loses_its_session_once_and_has_its_children_back_soon()
+{
+    let mut cluster = Cluster::start().await;
+    cluster.apply(TREE).await;
+    cluster.whole("/t").await;
+    let leader = cluster.leader().await;
+    let others: Vec<&str> = ["n1", "n2", "n3"].into_iter().filter(|node| *node != leader).collect();
+    let before = cluster.events().await;
+    for other in &others {
+        cluster.node(other).kill();
+    }
+    let mark = cluster.node(&leader).mark().expect("it was started");
+    wait_until("its children to be fenced", SOON, async || marked_processes(&mark), Vec::is_empty).await;
+    // Several requests for a session, each with a nonce of its own, are asked meanwhile: that is what is waited out here.
+    let fenced = Instant::now();
+    wait_until("three leases", SOON, async || fenced.elapsed(), |since| *since >= LEASE * 3).await;
+
+    let back = Instant::now();
+    cluster.node(others[0]).start();
+    cluster.all_up().await;
+    cluster.whole("/t").await;
+    let whole = back.elapsed();
+    println!("whole {whole:?} after the majority came back");
+    // Whoever would hold a session that nobody began is found out after a lease and a margin.
+    let settled = Instant::now();
+    wait_until("two more leases", SOON, async || settled.elapsed(), |since| *since >= LEASE * 2).await;
+    let events = cluster.events().await;
+    let new = &events[before.len()..];
+    assert!(count(new, "node_lost", &leader) <= 1, "{new:#?}");
+    assert!(count(new, "node_up", &leader) <= 2, "{new:#?}");
+    let rows = cluster.node_rows().await;
+    let row = rows.iter().find(|row| row.name.as_str() == leader).expect("it is known");
+    assert!(row.losses <= 1, "{row:?}");
+    assert!(cluster.settled("/t").await.whole);
+}
