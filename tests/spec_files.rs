@@ -328,7 +328,7 @@ fn what_the_whole_must_keep_has_its_place_too() {
 
 #[test]
 fn groups_stay_together_unless_the_spec_says_otherwise() {
-    let colocate = |text: &str| toml(&format!("{CHILD}").replace("[[", &format!("{text}\n[["))).unwrap().root.colocate;
+    let colocate = |text: &str| toml(&CHILD.replace("[[", &format!("{text}\n[["))).unwrap().root.colocate;
     assert!(!colocate("strategy = \"one_for_one\""));
     assert!(colocate("strategy = \"one_for_all\""));
     assert!(colocate("strategy = \"rest_for_one\""));

@@ -31,7 +31,7 @@ pub(crate) fn colocation<'a>(cluster: &'a Cluster, path: &Path) -> Option<Coloca
         let place = process.place.as_ref().map(|place| &place.node);
         match &process.phase {
             ProcessPhase::Assigned(run) if returns(run.stopping) && !is_drained(cluster, &run.node) => {
-                anchor = anchor.or(Some(run.node.clone()))
+                anchor = anchor.or(Some(run.node.clone()));
             }
             _ if place.is_some() && below != *path => anchor = anchor.or(place.cloned()),
             ProcessPhase::Assigned(_) | ProcessPhase::Pending(_) | ProcessPhase::Down(_) => {
