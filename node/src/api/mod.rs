@@ -59,7 +59,8 @@ impl Api {
         })
     }
 
-    /// Whether a node belongs to the cluster: a voter or learner, or one with a session. An agent knows the members only.
+    /// Whether a node belongs to the cluster: a voter or learner, or one that has or had a session and was not removed. An agent
+    /// knows the members only.
     pub fn knows(&self, node: &NodeName) -> bool {
         let has_session = |control: &Control<TokioRuntime>| control.published.borrow().cluster.nodes.contains_key(node);
         self.directory.knows(node) || self.control.as_ref().is_some_and(has_session)

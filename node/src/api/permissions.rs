@@ -2,7 +2,7 @@
 //!
 //! | role | may |
 //! | --- | --- |
-//! | `node` | everything; it alone may open what is between nodes |
+//! | `node` | once it has joined, everything; it alone may open what is between nodes |
 //! | `admin` | ask for everything |
 //! | `viewer` | read: trees, nodes, reasons, history, events, logs |
 //! | `producer` | put messages into mailboxes, of which there are none yet: so nothing |
@@ -12,6 +12,7 @@
 //! into the log whatever it likes. A viewer cannot get round its node, because it may open no other channel than a client's.
 
 use pando_protocol::client::identity::Role;
+use pando_protocol::ids::NodeName;
 use pando_protocol::message::{Call, Change, Channel, Query};
 use pando_protocol::rejection::Rejection;
 
@@ -52,6 +53,12 @@ pub(super) fn may_ask(role: Role, call: &Call) -> Result<(), Rejection> {
         Deed::Operate => "admin",
     };
     Err(Rejection::Forbidden { needed: needed.to_owned(), yours: role.as_str().to_owned() })
+}
+
+/// What a node is told whose certificate is good, and of which the cluster knows nothing: it never had a session, or was removed.
+pub(super) fn stranger(node: &NodeName) -> Rejection {
+    let needed = format!("admin, or node once that node has joined ({node} has not, as far as is known here)");
+    Rejection::Forbidden { needed, yours: Role::Node.as_str().to_owned() }
 }
 
 // Exhaustive to the last level: whoever adds a request decides here who may ask it, before it builds again.

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::Api;
 use super::forward::Led;
-use super::permissions::may_ask;
+use super::permissions::{may_ask, stranger};
 use super::write::WRITE_LIMIT;
 use crate::peer::{PeerAnswer, PeerCall};
 use crate::transport::IncomingStream;
@@ -39,6 +39,10 @@ impl Api {
             // What a node asks it asks for a client, and asks the other voters itself.
             let is_relayed = stream.peer.role == Role::Node;
             return if is_relayed { self.newcomer(call, stream).await } else { self.relay(call, stream).await };
+        }
+        if let Some(node) = stream.peer.node().filter(|node| !self.knows(node)).cloned() {
+            tracing::info!(peer = %stream.peer, "refused: this node has no session and is no member");
+            return refuse(&call, stranger(&node), stream).await;
         }
         match call {
             Call::Events { after, follow } => self.stream_events(after, follow, stream).await,
