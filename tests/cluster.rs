@@ -12,12 +12,16 @@ mod health;
 mod kills;
 #[path = "cluster/majority.rs"]
 mod majority;
+#[path = "cluster/members.rs"]
+mod members;
 #[path = "cluster/relay.rs"]
 mod relay;
 #[path = "cluster/renewal.rs"]
 mod renewal;
 #[path = "cluster/restarts.rs"]
 mod restarts;
+#[path = "cluster/sessions.rs"]
+mod sessions;
 #[path = "cluster/silent_leader.rs"]
 mod silent_leader;
 #[path = "cluster/snapshots.rs"]

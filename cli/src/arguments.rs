@@ -161,6 +161,11 @@ mod tests {
             "pando node remove n2",
             "pando cluster status --stale",
             "pando cluster transfer",
+            "pando cluster members",
+            "pando cluster members --output json",
+            "pando cluster members add n4 10.0.0.4:7400",
+            "pando cluster members promote n4",
+            "pando cluster members remove n1",
             "pando --context dev cluster transfer n2",
             "pando completions zsh",
             "pando man",
@@ -185,6 +190,9 @@ mod tests {
             "pando tree --endpoints nowhere",
             "pando dev --nodes 0",
             "pando dev --voters 2",
+            "pando cluster members add n4",
+            "pando cluster members add n4 nowhere",
+            "pando cluster members promote",
             "pando completions tcsh",
         ] {
             assert_eq!(parse(line).map(|_| ()).unwrap_err().exit_code(), 2, "{line}");

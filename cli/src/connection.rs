@@ -7,9 +7,11 @@ use clap::Args;
 use pando_protocol::client::identity::Identity;
 use pando_protocol::client::{Client, ClientError, Items};
 use pando_protocol::ids::{NodeName, Path};
-use pando_protocol::message::{Call, Change, Changed, Difference, Found, Freshness, Query, Reply, Settled, ViewAge};
+use pando_protocol::message::{
+    Call, Change, Changed, Difference, Found, Freshness, MemberChange, MembersChanged, Query, Reply, Settled, ViewAge,
+};
 use pando_protocol::spec::{Signal, TreeSpec};
-use pando_protocol::view::{ClusterRow, Explanation, HistoryRow, NodeRow, TreeRow};
+use pando_protocol::view::{ClusterRow, Explanation, HistoryRow, MemberRow, NodeRow, TreeRow};
 use tokio::time::{Instant, timeout};
 
 use crate::context::{self, Environment, Target};
@@ -177,6 +179,15 @@ impl Connection {
             .await
     }
 
+    /// Voters and learners.
+    ///
+    /// # Errors
+    /// The cluster cannot be reached, or refuses.
+    pub async fn members(&self, freshness: Freshness) -> Result<Read<Vec<MemberRow>>, Failure> {
+        self.read(Query::Members, freshness, |found| if let Found::Members(rows) = found { Some(rows) } else { None })
+            .await
+    }
+
     /// What applying a spec would do.
     ///
     /// # Errors
@@ -249,6 +260,17 @@ impl Connection {
         }
     }
 
+    /// Changes who takes part in Raft. What is so already is done.
+    ///
+    /// # Errors
+    /// The cluster cannot be reached, or refuses.
+    pub async fn change_members(&self, change: MemberChange) -> Result<MembersChanged, Failure> {
+        match self.client.call(Call::Members(change), CALL_LIMIT).await? {
+            Reply::MembersChanged(changed) => Ok(changed),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Begins a stream of events or log lines. The error is the client's own, as those who follow act on it.
     ///
     /// # Errors
@@ -279,6 +301,7 @@ fn unexpected(reply: &Reply) -> Failure {
         Reply::Found { .. } => "data",
         Reply::Killed { .. } => "a signal",
         Reply::Transferred { .. } => "a transfer of leadership",
+        Reply::MembersChanged(_) => "a change of members",
     };
     Failure::failed(anyhow!("the node confirmed {got}, which was not asked for: {VERSIONS}"))
 }

@@ -255,7 +255,11 @@ fn parse_endpoints(text: &OsString) -> Result<Vec<String>, Failure> {
     parsed.map_err(|error| Failure::usage(anyhow!("PANDO_ENDPOINTS: {error}")))
 }
 
-fn parse_endpoint(text: &str) -> Result<String, String> {
+/// Reads an address.
+///
+/// # Errors
+/// It has no host, or no port.
+pub fn parse_endpoint(text: &str) -> Result<String, String> {
     let text = text.trim();
     let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
     match port {

@@ -114,7 +114,8 @@ impl From<Rejection> for Failure {
             | Rejection::SessionOver(_)
             | Rejection::OutOfOrder { .. }
             | Rejection::BadRequest(_)
-            | Rejection::NotTransferred { .. } => Code::Refused,
+            | Rejection::NotTransferred { .. }
+            | Rejection::MembersNotChanged { .. } => Code::Refused,
         };
         Self::with(code, rejection.into())
     }

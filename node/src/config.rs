@@ -34,9 +34,13 @@ pub struct Arguments {
     /// host:port by which the other nodes reach this one
     #[arg(long, env = "PANDO_NODE_ADVERTISE", value_name = "HOST:PORT", value_parser = address)]
     advertise: String,
-    /// The voters of the cluster, the same on every node: name=host:port
+    /// The voters with which the cluster begins, the same on every node; where voters have changed since, those that there are
+    /// now: name=host:port
     #[arg(long, env = "PANDO_NODE_VOTERS", value_delimiter = ',', required = true, value_name = "NAME=HOST:PORT", value_parser = voter)]
     voters: Vec<(NodeName, String)>,
+    /// Waits to be made a voter by `pando cluster members add`, and never begins a cluster; --voters names some that it can ask
+    #[arg(long, env = "PANDO_NODE_JOIN")]
+    join: bool,
     /// A label of this node, for placement: key=value
     #[arg(long = "label", env = "PANDO_NODE_LABELS", value_delimiter = ',', value_name = "KEY=VALUE", value_parser = label)]
     labels: Vec<Label>,
@@ -139,8 +143,10 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Where others reach it.
     pub advertise: String,
-    /// The voters.
+    /// The voters with which the cluster begins, or some of those that there are.
     pub voters: BTreeMap<NodeName, String>,
+    /// Whether it waits to be added to the voters.
+    pub joins: bool,
     /// Its labels.
     pub labels: Vec<Label>,
     /// Its capacity.
@@ -155,6 +161,13 @@ pub struct Config {
     pub network: Network,
     /// Its times.
     pub times: Times,
+}
+
+impl Config {
+    /// Whether it has a control plane: as a voter from the beginning, or as one that waits to be added.
+    pub fn takes_part(&self) -> bool {
+        self.joins || self.voters.contains_key(&self.name)
+    }
 }
 
 /// A configuration that does not fit together.
@@ -213,6 +226,7 @@ impl Arguments {
             listen,
             advertise,
             voters: listed,
+            join,
             labels,
             slots,
             log_size,
@@ -230,7 +244,8 @@ impl Arguments {
                 return Err(ConfigError::VoterTwice(voter));
             }
         }
-        if !matches!(count, 1 | 3 | 5 | 7) {
+        // One that joins begins nothing: any of the voters will do for asking.
+        if !join && !matches!(count, 1 | 3 | 5 | 7) {
             return Err(ConfigError::VoterCount(count));
         }
         if let Some(voter) = voters.get(&name).filter(|voter| **voter != advertise).cloned() {
@@ -252,6 +267,7 @@ impl Arguments {
             listen,
             advertise,
             voters,
+            joins: join,
             labels,
             slots,
             log_bytes: log_size << 20,

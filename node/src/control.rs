@@ -6,14 +6,19 @@ use std::time::Duration;
 
 use openraft::AsyncRuntime;
 use pando_protocol::ids::NodeName;
-use pando_protocol::view::VoterRow;
+use pando_protocol::message::MemberChange;
+use pando_protocol::session::{Member, Members};
+use pando_protocol::view::{MemberRow, VoterRow};
 use pando_supervision::{Cluster, Command, Outcome};
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use crate::raft::state_machine::{EventFeed, Published};
+use crate::storage::format::StoredMembership;
 
 /// Proposals that may wait for the proposer; more wait in their callers.
 pub const PROPOSALS_WAITING: usize = 8_192;
+/// Changes of members that may wait for the one before.
+pub const CHANGES_WAITING: usize = 16;
 /// Proofs that may wait to be taken up.
 pub const PROOFS_WAITING: usize = 4_096;
 
@@ -28,6 +33,8 @@ pub struct Control<R: AsyncRuntime> {
     pub proofs: mpsc::Sender<ProofRequest>,
     /// Where questions about Raft itself go.
     pub questions: mpsc::Sender<Question>,
+    /// Where changes of who takes part in Raft go.
+    pub changes: mpsc::Sender<ChangeRequest>,
     /// The state, published after each entry and before its proposer is answered.
     pub published: watch::Receiver<Published<R>>,
     /// Who leads, as this node knows it.
@@ -38,12 +45,13 @@ pub struct Control<R: AsyncRuntime> {
 
 impl<R: AsyncRuntime> Clone for Control<R> {
     fn clone(&self) -> Self {
-        let Self { own, proposals, proofs, questions, published, leadership, events } = self;
+        let Self { own, proposals, proofs, questions, changes, published, leadership, events } = self;
         Self {
             own: own.clone(),
             proposals: proposals.clone(),
             proofs: proofs.clone(),
             questions: questions.clone(),
+            changes: changes.clone(),
             published: published.clone(),
             leadership: leadership.clone(),
             events: events.clone(),
@@ -86,6 +94,8 @@ pub enum Urgency {
 pub enum Question {
     /// The voters, and how far behind the leader each is.
     Voters(oneshot::Sender<Vec<VoterRow>>),
+    /// The members, learners included.
+    Members(oneshot::Sender<Vec<MemberRow>>),
     /// Moves leadership, from this node, to a voter or to the one whose log is furthest.
     Transfer {
         /// To whom.
@@ -93,6 +103,41 @@ pub enum Question {
         /// The new leader, or why not and what to do.
         reply: oneshot::Sender<Result<NodeName, String>>,
     },
+}
+
+/// A change of who takes part in Raft, on its way to the leader's task for it.
+#[derive(Debug)]
+pub struct ChangeRequest {
+    /// The change.
+    pub change: MemberChange,
+    /// Whether anything was changed.
+    pub reply: oneshot::Sender<Result<bool, NotChanged>>,
+}
+
+/// Why the members are not as it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotChanged {
+    /// This node does not lead, or not any more: another one is to be asked.
+    #[error("this node does not lead")]
+    NotLeader,
+    /// It may or may not have been changed, and may be asked again.
+    #[error("the outcome of a change of members is not known: {0}")]
+    Unknown(String),
+    /// Nothing was changed; why, and what to do.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// The members of a stored membership, voters of both sides of a change under way; `None` before the first.
+pub fn members_of(stored: &StoredMembership) -> Option<Members> {
+    let index = stored.log_id().as_ref()?.index;
+    let membership = stored.membership();
+    let voters: Vec<_> = membership.voter_ids().collect();
+    let member = |(id, node): (&u64, &crate::raft::types::Voter)| {
+        let name = node.name.clone()?;
+        Some(Member { name, raft_id: *id, address: node.address.clone(), votes: voters.contains(id) })
+    };
+    Some(Members { index, members: membership.nodes().filter_map(member).collect() })
 }
 
 /// Why a command has no outcome.
@@ -118,6 +163,9 @@ pub struct Leadership<R: AsyncRuntime> {
     pub leads: bool,
     /// Counts the leaderships of this node, so that two in a row are told apart.
     pub round: u64,
+    /// Whether this node is a voter, or will be one once the cluster begins. One that is none (it waits to be added, it is a
+    /// learner, it was taken out) answers nothing from its own state: that may be old for good.
+    pub votes: bool,
     /// Since when no leader is known: on a node that leads, when a majority answered it last.
     pub without_since: Option<R::Instant>,
 }
@@ -125,17 +173,19 @@ pub struct Leadership<R: AsyncRuntime> {
 // By hand, because a derive would ask `R` for each of these.
 impl<R: AsyncRuntime> Clone for Leadership<R> {
     fn clone(&self) -> Self {
-        let Self { leader, term, leads, round, without_since } = self;
-        Self { leader: leader.clone(), term: *term, leads: *leads, round: *round, without_since: *without_since }
+        let Self { leader, term, leads, round, votes, without_since } = self;
+        let leader = leader.clone();
+        Self { leader, term: *term, leads: *leads, round: *round, votes: *votes, without_since: *without_since }
     }
 }
 impl<R: AsyncRuntime> PartialEq for Leadership<R> {
     fn eq(&self, other: &Self) -> bool {
-        let Self { leader, term, leads, round, without_since } = self;
+        let Self { leader, term, leads, round, votes, without_since } = self;
         *leader == other.leader
             && *term == other.term
             && *leads == other.leads
             && *round == other.round
+            && *votes == other.votes
             && *without_since == other.without_since
     }
 }
@@ -158,6 +208,11 @@ impl<R: AsyncRuntime> Control<R> {
     /// Whether this node leads and has applied its own first entry.
     pub fn leads(&self) -> bool {
         self.leadership.borrow().leads
+    }
+
+    /// Whether this node is a voter: see [`Leadership::votes`].
+    pub fn votes(&self) -> bool {
+        self.leadership.borrow().votes
     }
 
     /// Sends a command to the proposer, in order, and returns what will be its outcome.
@@ -210,6 +265,23 @@ impl<R: AsyncRuntime> Control<R> {
         let (reply, voters) = oneshot::channel();
         _ = self.questions.send(Question::Voters(reply)).await;
         voters.await.unwrap_or_default()
+    }
+
+    /// Voters and learners, as this node knows them.
+    pub async fn members(&self) -> Vec<MemberRow> {
+        let (reply, members) = oneshot::channel();
+        _ = self.questions.send(Question::Members(reply)).await;
+        members.await.unwrap_or_default()
+    }
+
+    /// Changes who takes part in Raft, as the leader: one change after the other. Says whether anything was changed.
+    ///
+    /// # Errors
+    /// [`NotChanged`].
+    pub async fn change_members(&self, change: MemberChange) -> Result<bool, NotChanged> {
+        let (reply, changed) = oneshot::channel();
+        _ = self.changes.send(ChangeRequest { change, reply }).await;
+        changed.await.unwrap_or_else(|_| Err(NotChanged::Unknown("the node is stopping".into())))
     }
 
     /// Moves leadership from this node to `to`, or to the voter whose log is furthest.

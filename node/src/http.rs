@@ -1,8 +1,8 @@
 //! Health and metrics over HTTP, on loopback unless told otherwise.
 //!
-//! `/healthz`: this process runs. `/readyz`: a voter whose state a leader with a majority confirms, while no tree is failed; an
-//! agent that holds a session. `/readyz/<tree>`: confirmed, and that tree is not failed and whole; on voters only. `/metrics`:
-//! for Prometheus.
+//! `/healthz`: this process runs. `/readyz`: a voter whose state a leader with a majority confirms, while no tree is failed; any
+//! other node that holds a session. `/readyz/<tree>`: confirmed, and that tree is not failed and whole; on voters only.
+//! `/metrics`: for Prometheus.
 
 use std::sync::Arc;
 
@@ -49,8 +49,15 @@ pub async fn serve(listener: TcpListener, told: Told, stop: CancellationToken) {
     }
 }
 
+impl Told {
+    /// The state, where it is kept up: not on an agent, nor on a node that is no voter yet or no more.
+    fn voting(&self) -> Option<&(Control<TokioRuntime>, Freshness)> {
+        self.state.as_ref().filter(|(control, _)| control.votes())
+    }
+}
+
 async fn ready(State(told): State<Arc<Told>>) -> Response {
-    let Some((control, freshness)) = &told.state else { return agent_ready(&told) };
+    let Some((control, freshness)) = told.voting() else { return holds_a_session(&told) };
     let view = freshness.view().await;
     let leader = match confirmed(&told.node, &view) {
         Ok(leader) => leader,
@@ -62,8 +69,8 @@ async fn ready(State(told): State<Arc<Told>>) -> Response {
     }
 }
 
-/// An agent holds no state. What it knows is whether the cluster lets it run anything.
-fn agent_ready(told: &Told) -> Response {
+/// What a node without a state knows is whether the cluster lets it run anything.
+fn holds_a_session(told: &Told) -> Response {
     match told.children.presence().session {
         Some(session) => format!("ok: {} holds session {session}\n", told.node).into_response(),
         None => not_ready(&format!("{} holds no session, so nothing runs here: no leader has granted one", told.node)),
@@ -71,8 +78,8 @@ fn agent_ready(told: &Told) -> Response {
 }
 
 async fn tree_ready(State(told): State<Arc<Told>>, Path(tree): Path<String>) -> Response {
-    let Some((control, freshness)) = &told.state else {
-        let why = format!("{} is an agent and holds no state: ask a voter\n", told.node);
+    let Some((control, freshness)) = told.voting() else {
+        let why = format!("{} is no voter and holds no state: ask a voter\n", told.node);
         return (StatusCode::NOT_FOUND, why).into_response();
     };
     let ready = confirmed(&told.node, &freshness.view().await).and_then(|_| telemetry::tree_ready(control, &tree));
@@ -85,7 +92,7 @@ async fn tree_ready(State(told): State<Arc<Told>>, Path(tree): Path<String>) -> 
 async fn metrics(State(told): State<Arc<Told>>) -> Response {
     let presence = told.children.presence();
     let end = told.credentials.now().valid_until();
-    let text = match &told.state {
+    let text = match told.voting() {
         Some((control, freshness)) => telemetry::metrics(Some((control, &freshness.view().await)), &presence, end),
         None => telemetry::metrics::<TokioRuntime>(None, &presence, end),
     };

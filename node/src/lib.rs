@@ -13,6 +13,7 @@
 pub mod api;
 pub mod config;
 pub mod control;
+pub mod directory;
 pub mod freshness;
 mod going;
 pub mod guard;

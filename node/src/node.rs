@@ -1,6 +1,5 @@
 //! One node: builds the rooms, connects them, and ends them in order.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -24,7 +23,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{Api, may_open};
 use crate::config::{Config, Network};
-use crate::control::Control;
+use crate::control::{Control, members_of};
+use crate::directory::Directory;
 use crate::freshness::Freshness;
 use crate::going;
 use crate::guard::words::{Configuration, VoterAddress};
@@ -92,8 +92,10 @@ pub async fn run(config: Config) -> Result<()> {
     let mut tasks = JoinSet::new();
     tasks.spawn(renewal.run(stop.clone()));
 
-    let mut voter = match config.voters.contains_key(&config.name) {
-        true => Some(Voter::start(&config, &folder, &credentials, &peers, &stop).await?),
+    let directory = Directory::open(&config.data, config.voters.clone());
+    tasks.spawn(directory.clone().keep(config.data.clone(), stop.clone()));
+    let mut voter = match config.takes_part() {
+        true => Some(Voter::start(&config, &folder, &credentials, &peers, &directory, &stop).await?),
         false => None,
     };
     let control = voter.as_ref().map(|voter| voter.control.clone());
@@ -106,9 +108,10 @@ pub async fn run(config: Config) -> Result<()> {
     if keeper.is_some() {
         tasks.spawn(liveness::serve(tcp, credentials.clone(), obituaries, stop.clone()));
     }
-    let (children, events) = launch_children(&config, lock, mark).await?;
+    let (children, events) = launch_children(&config, &directory, lock, mark).await?;
+    tasks.spawn(tell_guard(children.clone(), config.name.clone(), directory.clone(), stop.clone()));
     let (runner, handle, feeds, links) =
-        make_runner(&config, &peers, children.clone(), events, record, &leave, &stop, &tuning);
+        make_runner(&config, &peers, &directory, children.clone(), events, record, &leave, &stop, &tuning);
     let local = LocalChildren::new(config.name.clone(), config.data.clone(), handle);
     let (freshness, upkeep) = control.as_ref().map(|_| Freshness::new()).unzip();
     let api = Arc::new(Api {
@@ -117,7 +120,7 @@ pub async fn run(config: Config) -> Result<()> {
         control: control.clone(),
         freshness: freshness.clone(),
         peers: peers.clone(),
-        voters: config.voters.clone(),
+        directory: directory.clone(),
         children: local.clone(),
     });
     let (incoming, streams) = mpsc::channel(STREAMS_WAITING);
@@ -130,7 +133,7 @@ pub async fn run(config: Config) -> Result<()> {
         service: voter.as_ref().map(|voter| voter.service.clone()),
         sessions: control.clone().zip(keeper),
     };
-    tasks.spawn(dispatch(streams, doors, config.voters.clone(), stop.clone()));
+    tasks.spawn(dispatch(streams, doors, stop.clone()));
     if let Some(web) = web {
         let told =
             http::Told { node: config.name.clone(), state: control.zip(freshness), children: local, credentials };
@@ -144,12 +147,13 @@ pub async fn run(config: Config) -> Result<()> {
         Ok(since) => {
             let since = *since;
             children.shutdown(GUARD_LIMIT).await;
-            if let Some(voter) = &mut voter {
+            // Only a vote is needed by others.
+            if let Some(voter) = voter.as_mut().filter(|voter| voter.control.votes()) {
                 ended = stay(&mut told, voter, since, config.times.lease).await.map(|()| since);
             }
         }
         // While its own voter still runs: it may be the leader.
-        Err(error) => report_loss(&config, error).await,
+        Err(error) => report_loss(&config, &directory, error).await,
     }
     stop.cancel();
     drop(links);
@@ -195,23 +199,37 @@ async fn take_folder(config: &Config) -> Result<(GuardLock, String)> {
 
 async fn launch_children(
     config: &Config,
+    directory: &Directory,
     lock: GuardLock,
     mark: String,
 ) -> Result<(Children, mpsc::Receiver<ChildEvent>)> {
     let mut options =
         Options::new(config.name.clone(), config.data.clone(), mark, lock).context("cannot find this program")?;
     options.identity.clone_from(&config.identity);
-    options.voters = voters_to_tell(config);
+    options.voters = voters_to_tell(&config.name, directory);
     Children::launch(options).await.context("cannot start the guard")
 }
 
+/// Tells the guard of each change of the voters, until `stop`.
+async fn tell_guard(children: Children, own: NodeName, directory: Directory, stop: CancellationToken) {
+    let mut known = directory.watch();
+    loop {
+        children.set_voters(voters_to_tell(&own, &directory));
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            changed = known.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
 /// A dead guard cannot tell that nothing is left of what it ran; the node does, where it knows.
-async fn report_loss(config: &Config, error: &anyhow::Error) {
+async fn report_loss(config: &Config, directory: &Directory, error: &anyhow::Error) {
     let Some(lost) = error.downcast_ref::<RunnerError>() else { return };
     let configuration = Configuration {
         node: config.name.clone(),
         identity: config.identity.as_os_str().as_bytes().to_vec(),
-        voters: voters_to_tell(config),
+        voters: voters_to_tell(&config.name, directory),
         obituary_limit: OBITUARY_LIMIT,
     };
     for session in lost.known_over().to_vec() {
@@ -238,10 +256,9 @@ pub fn report_death(context: &ObituaryContext<'_>) -> io::Result<ObituaryReply> 
 }
 
 /// A dead node's own control plane is dead too: the others are asked first.
-fn voters_to_tell(config: &Config) -> Vec<VoterAddress> {
-    let (own, others): (Vec<_>, Vec<_>) = config.voters.iter().partition(|(name, _)| **name == config.name);
-    let voter = |(name, address): (&NodeName, &String)| VoterAddress { name: name.clone(), address: address.clone() };
-    others.into_iter().chain(own).map(voter).collect()
+fn voters_to_tell(own: &NodeName, directory: &Directory) -> Vec<VoterAddress> {
+    let (own, others): (Vec<_>, Vec<_>) = directory.voters().into_iter().partition(|(name, _)| name == own);
+    others.into_iter().chain(own).map(|(name, address)| VoterAddress { name, address }).collect()
 }
 
 type NodeRunner = Runner<TokioRuntime, Children>;
@@ -251,6 +268,7 @@ type Moment = <TokioRuntime as AsyncRuntime>::Instant;
 fn make_runner(
     config: &Config,
     peers: &Peers,
+    directory: &Directory,
     children: Children,
     events: mpsc::Receiver<ChildEvent>,
     record: SessionRecord,
@@ -258,7 +276,7 @@ fn make_runner(
     stop: &CancellationToken,
     tuning: &Tuning,
 ) -> (NodeRunner, RunnerHandle, Feeds, JoinSet<()>) {
-    let is_voter = config.voters.contains_key(&config.name);
+    let is_voter = config.takes_part() && !config.joins;
     let facts = Facts {
         node: config.name.clone(),
         address: config.advertise.clone(),
@@ -267,7 +285,7 @@ fn make_runner(
         slots: config.slots,
         pid: std::process::id(),
     };
-    let (voters, heard, links) = connect(peers, &config.voters, tuning.dial, stop);
+    let (voters, heard, links) = connect(peers, directory, tuning.dial, stop);
     let pace = Pace { beat: config.times.beat, lease: config.times.lease };
     let (runner, handle) = Runner::new(facts, pace, voters, children, record, || rand::rng().next_u64());
     (runner, handle, Feeds { heard, children: events, stop: leave.clone() }, links)
@@ -323,11 +341,13 @@ async fn stay(told: &mut Told, voter: &mut Voter, since: Moment, lease: Duration
         () = going::until_not_needed(&control, since, lease) => {}
     }
     // Leadership may have come back from others that go; not where nobody is left to take it.
-    let is_another_up = control
-        .cluster()
-        .nodes
-        .iter()
-        .any(|(name, node)| *name != control.own && node.role == NodeRole::Voter && node.current.is_some());
+    let (cluster, stored) = {
+        let published = control.published.borrow();
+        (published.cluster.clone(), published.membership.clone())
+    };
+    let is_up = |name: &NodeName| cluster.nodes.get(name).is_some_and(|node| node.current.is_some());
+    let is_another_up = members_of(&stored)
+        .is_some_and(|members| members.members.iter().any(|m| m.votes && m.name != control.own && is_up(&m.name)));
     if is_another_up {
         hand_over(&control).await;
     }
@@ -387,12 +407,7 @@ struct Doors {
 }
 
 /// Hands each stream to whoever serves its channel, in a task of its own.
-async fn dispatch(
-    mut streams: mpsc::Receiver<IncomingStream>,
-    doors: Doors,
-    voters: BTreeMap<NodeName, String>,
-    stop: CancellationToken,
-) {
+async fn dispatch(mut streams: mpsc::Receiver<IncomingStream>, doors: Doors, stop: CancellationToken) {
     let mut serving = JoinSet::new();
     loop {
         let stream = tokio::select! {
@@ -410,7 +425,7 @@ async fn dispatch(
         }
         match stream.channel {
             Channel::Client => _ = serving.spawn(doors.api.clone().serve_client(stream)),
-            Channel::Peer if doors.api.knows(&stream.peer.name, &voters) => {
+            Channel::Peer if doors.api.knows(&stream.peer.name) => {
                 _ = serving.spawn(doors.api.clone().serve_peer(stream));
             }
             Channel::Peer => tracing::warn!(peer = %stream.peer, "refused: this node has no session and is no voter"),

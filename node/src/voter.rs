@@ -11,13 +11,15 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::control::{Control, PROOFS_WAITING, PROPOSALS_WAITING};
+use crate::control::{CHANGES_WAITING, Control, PROOFS_WAITING, PROPOSALS_WAITING};
+use crate::directory::Directory;
 use crate::raft::config::{Times, raft_config};
 use crate::raft::network::{Deadlines, Network};
 use crate::raft::proposer::Proposer;
-use crate::raft::service::Service;
+use crate::raft::service::{Evidence, Service};
 use crate::raft::state_machine::{Rules, StateMachine};
-use crate::raft::{Raft, bootstrap, campaign, leadership, questions, raising};
+use crate::raft::{Raft, bootstrap, campaign, leadership, members, questions, raising};
+use crate::sessions::MARGIN;
 use crate::storage::identity::DataFolder;
 use crate::storage::log::{LogOptions, LogStore};
 use crate::storage::retention::{Limits, Retention};
@@ -51,6 +53,7 @@ impl Voter {
         folder: &DataFolder,
         credentials: &Credentials,
         peers: &Peers,
+        directory: &Directory,
         stop: &CancellationToken,
     ) -> Result<Self> {
         let snapshots = SnapshotStore::open(folder.path()).context("cannot open the snapshot")?;
@@ -73,12 +76,14 @@ impl Voter {
         let (proposals, proposed) = mpsc::channel(PROPOSALS_WAITING);
         let (proofs, asked) = mpsc::channel(PROOFS_WAITING);
         let (asking, about_raft) = mpsc::channel(64);
+        let (changes, wanted) = mpsc::channel(CHANGES_WAITING);
         let (led, leadership) = watch::channel(leadership::unknown());
         let control = Control {
             own: config.name.clone(),
             proposals,
             proofs,
             questions: asking,
+            changes,
             published: published.clone(),
             leadership: leadership.clone(),
             events,
@@ -97,22 +102,42 @@ impl Voter {
         tasks.spawn(proposer.run());
         tasks.spawn(leadership::prove(raft.clone(), asked, times.election_max, stop.clone()));
         tasks.spawn(questions::answer(raft.clone(), own, about_raft, TRANSFER_LIMIT, stop.clone()));
+        let state = published.clone();
+        let keeper = members::Keeper {
+            raft: raft.clone(),
+            peers: peers.clone(),
+            configured: config.voters.clone(),
+            session_is_over: times.lease + MARGIN,
+            sessions: Box::new(move |name| {
+                state.borrow().cluster.nodes.get(name).map_or(0, |node| node.sessions.len())
+            }),
+            changes: wanted,
+            stop: stop.clone(),
+        };
+        tasks.spawn(keeper.run());
         let (held, _) = watch::channel(None);
         tasks.spawn(campaign::watch_leader(raft.clone(), credentials.clone(), times.heartbeat, held, stop.clone()));
         let retention = Retention { log, snapshots: snapshots.clone(), limits: Limits::for_size(config.log_bytes) };
-        tasks.spawn(watch_over(
+        let evidence = Evidence::default();
+        let beginning = bootstrap::Beginning {
+            configured: config.voters.clone(),
+            joins: config.joins,
+            advertise: config.advertise.clone(),
+            evidence: evidence.clone(),
+            listens: LISTENS.max(times.heartbeat * 4),
+        };
+        let follow = leadership::follow(
             raft.clone(),
-            peers.clone(),
-            config.voters.clone(),
-            retention,
+            own,
+            !config.joins,
+            directory.watch(),
             published,
             led,
-            own,
             // After this the others have elected another one, where they could.
             times.election_max * 2,
-            fail,
             stop.clone(),
-        ));
+        );
+        tasks.spawn(watch_over(raft.clone(), peers.clone(), beginning, retention, follow, fail, stop.clone()));
         let (leading, raising) = (control.clone(), control.clone());
         let state = move || leading.leads().then(|| leading.published.borrow().cluster.head.rules);
         let propose = async move |version| {
@@ -129,8 +154,8 @@ impl Voter {
             propose,
             stop.clone(),
         ));
-        let names = config.voters.keys().cloned().collect();
-        let service = Service::new(raft.clone(), snapshots, config.name.clone(), names, RULES.known);
+        let name = config.name.clone();
+        let service = Service::new(raft.clone(), snapshots, name, directory.clone(), evidence, RULES.known);
         Ok(Self { control, service, raft, failed, tasks })
     }
 
@@ -165,23 +190,18 @@ impl Voter {
     }
 }
 
-/// The tasks whose end is the end of the process: Raft's core, the beginning of the cluster, and the bounds of the log.
-#[allow(clippy::too_many_arguments)] // Each is handed to one of the three tasks; a struct would only name them again.
+/// The tasks whose end is the end of the process: what follows Raft's core, the beginning of the cluster, and the bounds of the log.
 async fn watch_over(
     raft: NodeRaft,
     peers: Peers,
-    configured: bootstrap::Configured,
+    beginning: bootstrap::Beginning,
     retention: Retention,
-    published: watch::Receiver<crate::control::Published<TokioRuntime>>,
-    led: watch::Sender<crate::control::Leadership<TokioRuntime>>,
-    own: crate::raft::types::RaftId,
-    silence: Duration,
+    follow: impl Future<Output = Result<(), String>>,
     fail: watch::Sender<Option<String>>,
     stop: CancellationToken,
 ) {
-    let follow = leadership::follow(raft.clone(), own, published, led, silence, stop.clone());
     let begin = async {
-        match bootstrap::bootstrap(&raft, &peers, &configured).await {
+        match bootstrap::bootstrap(&raft, &peers, &beginning).await {
             Ok(()) => std::future::pending().await,
             Err(error) => Err(format!("{:#}", anyhow::Error::new(error))),
         }
@@ -203,6 +223,9 @@ async fn watch_over(
 /// The rules of this build.
 const RULES: Rules =
     Rules { apply: pando_supervision::apply, version: |cluster| cluster.head.rules, known: pando_supervision::RULES };
+/// The only configured voter listens this long for a cluster that exists before it begins one: members dial several times in
+/// it.
+const LISTENS: Duration = Duration::from_secs(1);
 /// A transfer has this long to come true.
 const TRANSFER_LIMIT: Duration = Duration::from_secs(5);
 /// The reason for the end of a task is told within this.

@@ -115,7 +115,7 @@ impl Client {
     /// [`ClientError`]; [`Rejection::Unknown`] where the reply to a request that must not be repeated was lost.
     pub async fn call(&self, call: Call, limit: Duration) -> Result<Reply, ClientError> {
         let until = Instant::now() + limit;
-        let may_repeat = matches!(call, Call::Read { .. } | Call::Write(_));
+        let may_repeat = matches!(call, Call::Read { .. } | Call::Write(_) | Call::Members(_));
         let begun = Instant::now();
         let mut tried = Vec::new();
         let (mut asked, mut best) = (BTreeSet::new(), None);

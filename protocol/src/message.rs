@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{ClientId, Incarnation, NodeName, Path, TreeName};
 use crate::rejection::Rejection;
 use crate::spec::{Signal, TreeSpec};
-use crate::view::{ClusterRow, EventRow, Explanation, HistoryRow, NodeRow, TreeRow, Verdict};
+use crate::view::{ClusterRow, EventRow, Explanation, HistoryRow, MemberRow, NodeRow, TreeRow, Verdict};
 
 /// The ALPN of a connection: the protocol's version. Another version is refused before a byte of it is read.
 pub const ALPN: &[u8] = b"pando/1";
@@ -82,6 +82,43 @@ pub enum Call {
         /// The node that should lead; `None`: the voter whose log is furthest.
         to: Option<NodeName>,
     },
+    /// Changes who takes part in Raft, by one member. May be asked again after an unknown outcome: what is so already is
+    /// done. Role: admin.
+    Members(MemberChange),
+}
+
+/// A change of who takes part in Raft.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MemberChange {
+    /// Makes a node that waits for it (`pando-node run --join`) a learner: it gets the log, and has no vote.
+    Add {
+        /// The node, as in its certificate.
+        name: NodeName,
+        /// `host:port` where it answers.
+        address: String,
+    },
+    /// Makes a learner that has caught up a voter.
+    Promote(NodeName),
+    /// Takes a voter or learner out. It goes on as an agent.
+    Remove(NodeName),
+}
+
+impl MemberChange {
+    /// The node that it is about.
+    pub fn name(&self) -> &NodeName {
+        match self {
+            Self::Add { name, .. } | Self::Promote(name) | Self::Remove(name) => name,
+        }
+    }
+}
+
+/// What a change of members did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MembersChanged {
+    /// Whether anything was changed; `false` where it was so already.
+    pub changed: bool,
+    /// The members after it.
+    pub members: Vec<MemberRow>,
 }
 
 impl Call {
@@ -210,6 +247,8 @@ pub enum Query {
     Diff(TreeSpec),
     /// Whether a member is settled, for `wait`: [`Found::Settled`].
     Settled(Path),
+    /// Who takes part in Raft, learners included: [`Found::Members`].
+    Members,
 }
 
 /// The answer to a [`Call`] with one answer.
@@ -241,6 +280,8 @@ pub enum Reply {
         /// The new leader.
         leader: NodeName,
     },
+    /// The membership is as it was asked for.
+    MembersChanged(MembersChanged),
 }
 
 /// How fresh an answer is.
@@ -273,6 +314,8 @@ pub enum Found {
     Differences(Vec<Difference>),
     /// Whether a member is settled.
     Settled(Settled),
+    /// Voters and learners, in order of name.
+    Members(Vec<MemberRow>),
 }
 
 /// Whether what a spec asks for is there.

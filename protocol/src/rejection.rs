@@ -126,6 +126,16 @@ pub enum Rejection {
         /// Why, and what to do.
         why: String,
     },
+    /// Who takes part in Raft was not changed.
+    #[error("{name} was not {what}: {why}")]
+    MembersNotChanged {
+        /// The node that it was about.
+        name: NodeName,
+        /// What was asked for: `added`, `promoted` or `removed`.
+        what: String,
+        /// Why not, and what to do.
+        why: String,
+    },
 }
 
 fn did_you_mean(path: &Option<Path>) -> String {

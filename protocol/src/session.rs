@@ -153,6 +153,30 @@ pub enum LeaderWord {
         /// The highest number that is done.
         through: u64,
     },
+    /// Who takes part in Raft now: whom to beat from here on.
+    Members(Members),
+}
+
+/// Who takes part in Raft, as of an entry of the log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Members {
+    /// The index of the entry: what is older than one that is known says nothing.
+    pub index: u64,
+    /// Voters and learners. While a voter's lost id is replaced there are two of one name.
+    pub members: Vec<Member>,
+}
+
+/// One that takes part in Raft.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Its name.
+    pub name: NodeName,
+    /// Its Raft id.
+    pub raft_id: u64,
+    /// `host:port` where it answers.
+    pub address: String,
+    /// Whether it counts for majorities.
+    pub votes: bool,
 }
 
 /// What should run on a node under a session, derived from the state.

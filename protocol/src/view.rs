@@ -243,6 +243,33 @@ pub struct VoterRow {
     pub lag: Option<u64>,
 }
 
+/// One that takes part in Raft.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberRow {
+    /// Its name.
+    pub name: NodeName,
+    /// Its Raft id: random, made with its data folder.
+    pub raft_id: u64,
+    /// What it is.
+    pub role: MemberRole,
+    /// Where it answers.
+    pub address: String,
+    /// Log entries that it is behind the leader; `None` where only the leader could tell.
+    pub lag: Option<u64>,
+    /// Whether it answered the leader within the last second; `None` where only the leader could tell.
+    pub answers: Option<bool>,
+}
+
+/// What a member is in Raft.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemberRole {
+    /// Holds the log and counts for majorities.
+    Voter,
+    /// Holds the log and counts for nothing.
+    Learner,
+}
+
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventRow {

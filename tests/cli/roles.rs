@@ -6,7 +6,7 @@ use pando_tests::cluster::{Cluster, Options};
 use super::{Ran, TREE, pando, spec_file};
 
 /// Every verb that reads.
-const READING: [&str; 11] = [
+const READING: [&str; 12] = [
     "tree",
     "status",
     "explain /t/stay",
@@ -16,11 +16,12 @@ const READING: [&str; 11] = [
     "wait /t",
     "node ls",
     "cluster status",
+    "cluster members",
     "diff t.toml",
     "apply t.toml --dry-run",
 ];
 /// Every verb that changes something.
-const CHANGING: [&str; 7] = [
+const CHANGING: [&str; 8] = [
     "apply t.toml",
     "delete t",
     "start /t/stay",
@@ -28,6 +29,7 @@ const CHANGING: [&str; 7] = [
     "restart /t/stay",
     "kill /t/stay",
     "cluster transfer",
+    "cluster members promote n2",
 ];
 
 /// Runs `pando` as whoever `issue` made, against one node.
@@ -73,4 +75,15 @@ async fn a_producer_is_refused_with_what_it_may_do_also_where_it_asks_for_a_stre
             );
         }
     }
+}
+
+#[tokio::test]
+async fn the_certificate_of_a_node_asks_nothing_before_that_node_has_joined() {
+    let cluster = Cluster::with(Options { voters: 1, ..Options::default() }).await;
+    cluster.issue("n9", Role::Node);
+    for line in ["tree", "events --after 0", "logs /t/stay", "stop /t/stay", "cluster members remove n1"] {
+        let ran = pando_as(&cluster, "n9", "n1", line).with_code(4);
+        assert!(ran.stderr.contains("n9 has not, as far as is known here"), "{line}: {ran:#?}");
+    }
+    pando_as(&cluster, "n1/identity", "n1", "tree").with_code(0);
 }

@@ -107,3 +107,19 @@ async fn without_a_leader_a_change_ends_within_its_timeout_and_a_signal_is_no_re
     let (code, text) = told(&cluster.cli(&["kill", "/t/a"]));
     assert!(code == Some(3) && text.contains("nobody can say where /t/a runs now"), "{code:?} {text}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_never_had_a_session_says_whom_to_ask_instead() {
+    let mut cluster = Cluster::start().await;
+    cluster.node("n2").kill();
+    cluster.node("n3").kill();
+    let voters = ["n1", "n2", "n3"].map(|name| format!("{name}={}", cluster.address(name))).join(",");
+    // Without a majority nobody grants it one.
+    cluster.add_agent("n4", &voters, &[]);
+    for line in ["tree --stale", "events", "restart /t/a"] {
+        let words: Vec<&str> = line.split(' ').chain(["--endpoints", cluster.address("n4")]).collect();
+        let (code, text) = told(&cluster.cli(&words));
+        let says = text.contains("n4 has had no session yet") && text.contains("ask one of them (n1, n2, n3)");
+        assert!(code == Some(3) && says, "{line}: {code:?} {text}");
+    }
+}

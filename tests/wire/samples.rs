@@ -7,20 +7,20 @@ use std::time::Duration;
 use pando_protocol::cause::{Cause, CauseClass, Exit, ExitHow, OutOfMemory};
 use pando_protocol::ids::{ClientId, Incarnation, NodeName, Path, SessionId};
 use pando_protocol::message::{
-    Answer, Call, Change, Changed, Difference, DifferenceKind, Found, Freshness, Item, LogLine, Query, Reply, Settled,
-    ViewAge, Write,
+    Answer, Call, Change, Changed, Difference, DifferenceKind, Found, Freshness, Item, LogLine, MemberChange,
+    MembersChanged, Query, Reply, Settled, ViewAge, Write,
 };
 use pando_protocol::rejection::Rejection;
 use pando_protocol::session::{
-    Desired, Ending, LeaderWord, NodeRole, Obituary, Observation, RunnerWord, SessionRequest, Wanted,
+    Desired, Ending, LeaderWord, Member, Members, NodeRole, Obituary, Observation, RunnerWord, SessionRequest, Wanted,
 };
 use pando_protocol::spec::{
     AutoShutdown, Backoff, ChildSpec, Command as Program, ExitAction, ExitMatch, ExitRule, Intensity, Place,
     ProcessSpec, Ready, Restart, Shutdown, Signal, SpecMistake, Strategy, SupervisorSpec, TreeSpec, Work,
 };
 use pando_protocol::view::{
-    CauseRow, ClusterRow, EventRow, Explanation, HistoryRow, Kind, NodeRow, NodeState, State, TreeRow, Verdict,
-    VoterRow,
+    CauseRow, ClusterRow, EventRow, Explanation, HistoryRow, Kind, MemberRole, MemberRow, NodeRow, NodeState, State,
+    TreeRow, Verdict, VoterRow,
 };
 use pando_supervision::command::EndProof;
 use pando_supervision::{Batch, Command, Done, Outcome, Stamp};
@@ -37,6 +37,9 @@ pub fn calls() -> Vec<Call> {
         Call::Logs { path: path(), tail: 100, follow: false },
         Call::Transfer { to: None },
         Call::Transfer { to: Some(node()) },
+        Call::Members(MemberChange::Add { name: node(), address: "n4:7400".into() }),
+        Call::Members(MemberChange::Promote(node())),
+        Call::Members(MemberChange::Remove(node())),
     ]);
     calls
 }
@@ -70,6 +73,7 @@ fn queries() -> Vec<Query> {
         Query::Cluster,
         Query::Diff(trees().remove(0)),
         Query::Settled(path()),
+        Query::Members,
     ]
 }
 
@@ -80,6 +84,7 @@ pub fn answers() -> Vec<Answer> {
         Ok(Reply::Changed(changed())),
         Ok(Reply::Killed { incarnation: Incarnation(9), node: node(), pid: 77 }),
         Ok(Reply::Transferred { leader: node() }),
+        Ok(Reply::MembersChanged(MembersChanged { changed: true, members: vec![member_row()] })),
         found(Found::Tree(vec![tree_row(), tree_row()])),
         found(Found::Explanation(Box::new(explanation()))),
         found(Found::History(vec![history_row()])),
@@ -87,6 +92,7 @@ pub fn answers() -> Vec<Answer> {
         found(Found::Cluster(cluster_row())),
         found(Found::Differences(vec![difference()])),
         found(Found::Settled(settled())),
+        found(Found::Members(vec![member_row(), member_row()])),
     ]);
     answers
 }
@@ -147,6 +153,10 @@ pub fn leader_words() -> Vec<LeaderWord> {
         LeaderWord::Answer { session: SessionId(3), number: 400 },
         LeaderWord::Over { session: SessionId(3) },
         LeaderWord::Applied { session: SessionId(3), through: 8 },
+        LeaderWord::Members(Members {
+            index: 300,
+            members: vec![Member { name: node(), raft_id: u64::MAX, address: "n1:7400".into(), votes: true }],
+        }),
         LeaderWord::Desired(Desired { session: SessionId(3), index: 10, run, end }),
     ]
 }
@@ -224,6 +234,7 @@ fn rejections() -> Vec<Rejection> {
         Rejection::OutOfOrder { got: 3, expected: 2 },
         Rejection::BadRequest("empty".into()),
         Rejection::NotTransferred { to: node(), why: "it lags".into() },
+        Rejection::MembersNotChanged { name: node(), what: "promoted".into(), why: "it lags".into() },
     ]
 }
 
@@ -442,6 +453,17 @@ fn cluster_row() -> ClusterRow {
         applied: 300,
         cluster_time_ms: 1_000_000,
         voters: vec![voter],
+    }
+}
+
+fn member_row() -> MemberRow {
+    MemberRow {
+        name: node(),
+        raft_id: u64::MAX,
+        role: MemberRole::Learner,
+        address: "n1:7000".into(),
+        lag: Some(3),
+        answers: Some(true),
     }
 }
 

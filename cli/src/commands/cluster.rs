@@ -1,5 +1,7 @@
 //! `pando cluster`: the voters and their leader.
 
+mod members;
+
 use clap::{Args, Subcommand};
 use pando_protocol::ids::NodeName;
 use pando_protocol::message::ViewAge;
@@ -32,6 +34,8 @@ enum ClusterVerb {
         #[arg(value_name = "NODE")]
         to: Option<NodeName>,
     },
+    /// Shows and changes who takes part in Raft
+    Members(members::Members),
 }
 
 /// The cluster and the age of the view, for programs.
@@ -92,6 +96,7 @@ impl Cluster {
                 let leader = with(target, async |connection| connection.transfer(to).await).await?;
                 output::emit(&format!("{leader} leads now\n"))
             }
+            ClusterVerb::Members(verb) => verb.run(target).await,
         }
     }
 }

@@ -131,6 +131,7 @@ impl Api {
             Call::Write(write) => self.write_here(control, write).await,
             Call::Read { query, .. } => self.read_here(control, query).await,
             Call::Transfer { to } => Led::Answered(self.transfer_here(control, to).await),
+            Call::Members(change) => self.change_members_here(control, change).await,
             Call::Kill { .. } | Call::Events { .. } | Call::Logs { .. } => Led::NotLeader,
         }
     }

@@ -4,14 +4,15 @@
 //!   client ──► [serve] ── permissions ──┬─ write ──► the leader: here, or over there     ──► proposer
 //!                                       ├─ read  ──► the leader's state after a proof, or ours, labelled
 //!                                       ├─ events, logs: streams
-//!                                       └─ kill, transfer
-//!   an agent, and a voter that is not a member yet, hold no state: they pass the call on to a voter
+//!                                       └─ kill, transfer, members
+//!   one that is no voter, or has not applied its log yet, holds no state, or an old one: it passes the call on to a voter
 //! ```
 //!
 //! Decides nothing about supervision; the rules do.
 
 mod confirm;
 mod forward;
+mod members;
 mod operate;
 mod permissions;
 mod read;
@@ -20,13 +21,12 @@ mod serve;
 mod streams;
 mod write;
 
-use std::collections::BTreeMap;
-
 use openraft::impls::TokioRuntime;
 use pando_protocol::ids::NodeName;
 
 pub use self::permissions::may_open;
 use crate::control::Control;
+use crate::directory::Directory;
 use crate::freshness::Freshness;
 use crate::local::LocalChildren;
 use crate::transport::Peers;
@@ -43,25 +43,26 @@ pub struct Api {
     pub freshness: Option<Freshness>,
     /// The ways to other nodes.
     pub peers: Peers,
-    /// The configured voters.
-    pub voters: BTreeMap<NodeName, String>,
+    /// The voters.
+    pub directory: Directory,
     /// What runs here.
     pub children: LocalChildren,
 }
 
 impl Api {
-    /// Whether this node has a state from which it may answer. A voter whose folder is new, or that has not applied its log
-    /// yet, knows no members: its state is empty, and says nothing of the cluster.
+    /// Whether this node answers from its own state: it is a voter, and has a membership applied. One that is no voter holds
+    /// no state, or one that may be old for good. One that knows no members yet, because its folder is new or its log is not
+    /// applied, has an empty state that says nothing of the cluster.
     fn holds_state(&self) -> bool {
         self.control.as_ref().is_some_and(|control| {
-            let published = control.published.borrow();
-            published.membership.membership().voter_ids().next().is_some()
+            control.votes() && control.published.borrow().membership.membership().voter_ids().next().is_some()
         })
     }
 
-    /// Whether a node belongs to the cluster: a configured voter, or one with a session. An agent knows the voters only.
-    pub fn knows(&self, node: &NodeName, voters: &BTreeMap<NodeName, String>) -> bool {
+    /// Whether a node belongs to the cluster: a voter or learner, or one that has or had a session and was not removed. An agent
+    /// knows the members only.
+    pub fn knows(&self, node: &NodeName) -> bool {
         let has_session = |control: &Control<TokioRuntime>| control.published.borrow().cluster.nodes.contains_key(node);
-        voters.contains_key(node) || self.control.as_ref().is_some_and(has_session)
+        self.directory.knows(node) || self.control.as_ref().is_some_and(has_session)
     }
 }

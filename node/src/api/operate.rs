@@ -63,7 +63,7 @@ impl Api {
                 .map_err(|e| e.to_string())
         } else {
             let known = control.published.borrow().cluster.nodes.get(&node).map(|node| node.address.clone());
-            let address = known.or_else(|| self.voters.get(&node).cloned()).unwrap_or_default();
+            let address = known.or_else(|| self.directory.voters().remove(&node)).unwrap_or_default();
             let question = PeerCall::Signal { path: path.clone(), signal };
             let call =
                 self.peers.call::<_, PeerAnswer>(Lane::Call, Channel::Peer, &node, &address, &question, SIGNAL_LIMIT);

@@ -2,7 +2,7 @@
 //!
 //! | role | may |
 //! | --- | --- |
-//! | `node` | everything; it alone may open what is between nodes |
+//! | `node` | once it has joined, everything; it alone may open what is between nodes |
 //! | `admin` | ask for everything |
 //! | `viewer` | read: trees, nodes, reasons, history, events, logs |
 //! | `producer` | put messages into mailboxes, of which there are none yet: so nothing |
@@ -12,6 +12,7 @@
 //! into the log whatever it likes. A viewer cannot get round its node, because it may open no other channel than a client's.
 
 use pando_protocol::client::identity::Role;
+use pando_protocol::ids::NodeName;
 use pando_protocol::message::{Call, Change, Channel, Query};
 use pando_protocol::rejection::Rejection;
 
@@ -20,7 +21,7 @@ use pando_protocol::rejection::Rejection;
 enum Deed {
     /// It looks at something, and leaves it as it is.
     Look,
-    /// It changes what runs, or where it runs, or who leads.
+    /// It changes what runs, or where it runs, or who leads, or who votes.
     Operate,
 }
 
@@ -54,6 +55,12 @@ pub(super) fn may_ask(role: Role, call: &Call) -> Result<(), Rejection> {
     Err(Rejection::Forbidden { needed: needed.to_owned(), yours: role.as_str().to_owned() })
 }
 
+/// What a node is told whose certificate is good, and of which the cluster knows nothing: it never had a session, or was removed.
+pub(super) fn stranger(node: &NodeName) -> Rejection {
+    let needed = format!("admin, or node once that node has joined ({node} has not, as far as is known here)");
+    Rejection::Forbidden { needed, yours: Role::Node.as_str().to_owned() }
+}
+
 // Exhaustive to the last level: whoever adds a request decides here who may ask it, before it builds again.
 fn deed(call: &Call) -> Deed {
     match call {
@@ -63,6 +70,7 @@ fn deed(call: &Call) -> Deed {
             | Query::History(_)
             | Query::Nodes
             | Query::Cluster
+            | Query::Members
             | Query::Diff(_)
             | Query::Settled(_) => Deed::Look,
         },
@@ -78,29 +86,30 @@ fn deed(call: &Call) -> Deed {
             | Change::RemoveNode(_)
             | Change::Quarantine(_) => Deed::Operate,
         },
-        Call::Kill { .. } | Call::Transfer { .. } => Deed::Operate,
+        Call::Kill { .. } | Call::Transfer { .. } | Call::Members(_) => Deed::Operate,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use pando_protocol::ids::ClientId;
-    use pando_protocol::message::{Freshness, Write};
+    use pando_protocol::message::{Freshness, MemberChange, Write};
     use pando_protocol::spec::Signal;
 
     use super::*;
 
     fn look() -> Call {
-        Call::Read { query: Query::Nodes, freshness: Freshness::Stale }
+        Call::Read { query: Query::Members, freshness: Freshness::Stale }
     }
 
     /// One request of each kind that changes something.
-    fn operations() -> [Call; 3] {
+    fn operations() -> [Call; 4] {
         let path: pando_protocol::ids::Path = "/shop/web".parse().unwrap();
         let change = Change::Stop(path.clone());
         let write = Write { client: ClientId(1), sequence: 1, lowest_unanswered: 1, change };
         let signal = Signal::named("SIGTERM").unwrap();
-        [Call::Write(write), Call::Kill { path, signal }, Call::Transfer { to: None }]
+        let members = MemberChange::Remove("n1".parse().unwrap());
+        [Call::Write(write), Call::Kill { path, signal }, Call::Transfer { to: None }, Call::Members(members)]
     }
 
     #[test]

@@ -7,13 +7,14 @@ use openraft::impls::TokioRuntime;
 use pando_protocol::ids::Path;
 use pando_protocol::message::{Answer, Call, Found, Freshness, Query, Reply, ViewAge};
 use pando_protocol::rejection::Rejection;
-use pando_protocol::view::ClusterRow;
+use pando_protocol::session::NodeRole;
+use pando_protocol::view::{ClusterRow, NodeRow};
 use pando_supervision::{Cluster, report, trees};
 
 use super::Api;
 use super::forward::{Forwarded, Led};
 use super::write::no_leader;
-use crate::control::Control;
+use crate::control::{Control, members_of};
 
 /// A read that finds no leader in this time is answered from the local state.
 const READ_LIMIT: Duration = Duration::from_secs(2);
@@ -62,7 +63,8 @@ impl Api {
             Query::Explain(path) => Found::Explanation(Box::new(existing(&cluster, &path, report::explain)?)),
             Query::History(path) => Found::History(existing(&cluster, &path, report::history)?),
             Query::Settled(path) => Found::Settled(existing(&cluster, &path, report::settled)?),
-            Query::Nodes => Found::Nodes(report::nodes(&cluster)),
+            Query::Nodes => Found::Nodes(with_roles(control, report::nodes(&cluster))),
+            Query::Members => Found::Members(control.members().await),
             Query::Diff(spec) => {
                 spec.check().map_err(|mistakes| Rejection::BadSpec { tree: spec.name.clone(), mistakes })?;
                 Found::Differences(trees::differences(&cluster, &spec)?)
@@ -114,6 +116,17 @@ fn as_of_now(control: &Control<TokioRuntime>) -> Cluster {
     };
     cluster.head.now += if until > at { until - at } else { Duration::ZERO };
     cluster
+}
+
+/// A node's session says what it was when it was granted; whether it votes may have changed since.
+fn with_roles(control: &Control<TokioRuntime>, mut rows: Vec<NodeRow>) -> Vec<NodeRow> {
+    let stored = control.published.borrow().membership.clone();
+    let Some(members) = members_of(&stored) else { return rows };
+    for row in &mut rows {
+        let votes = members.members.iter().any(|member| member.votes && member.name == row.name);
+        row.role = if votes { NodeRole::Voter } else { NodeRole::Agent };
+    }
+    rows
 }
 
 fn known(cluster: &Cluster, path: &Path) -> Result<(), Rejection> {

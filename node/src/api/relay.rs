@@ -1,4 +1,4 @@
-//! The api of a node that holds no state, an agent or a voter that is not a member yet: another voter answers.
+//! The api of a node that holds no state, or none that is kept up: a voter answers.
 
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ enum Passed {
     On,
     /// This voter found no leader: another may know better.
     Unsure(Poor),
+    /// This voter does not know this node: another may be asked, which has applied more.
+    Stranger,
     /// This voter answered nothing: another may be asked.
     Nothing,
 }
@@ -44,8 +46,9 @@ impl Api {
     /// that any of them said.
     pub(super) async fn relay(&self, call: Call, mut stream: IncomingStream) {
         let begun = Instant::now();
-        let mut best: Option<Poor> = None;
-        for (name, address) in self.voters.iter().filter(|(name, _)| **name != self.own) {
+        let (mut best, mut is_stranger): (Option<Poor>, bool) = (None, false);
+        let voters = self.directory.voters();
+        for (name, address) in voters.iter().filter(|(name, _)| **name != self.own) {
             match self.pass_on(&call, name, address, &mut stream).await {
                 Passed::On => return stream.writer.finish(),
                 Passed::Unsure(poor) => {
@@ -58,6 +61,7 @@ impl Api {
                         break;
                     }
                 }
+                Passed::Stranger => is_stranger = true,
                 Passed::Nothing => {}
             }
         }
@@ -68,21 +72,15 @@ impl Api {
                 _ = stream.writer.send(&Item::Note(note.into())).await;
                 self.stream_logs(path, tail, follow, stream).await;
             }
-            (None, call) => self.nobody(call, begun.elapsed(), stream).await,
+            (None, call) => self.nobody(call, is_stranger, begun.elapsed(), stream).await,
         }
     }
 
-    /// Answers another node, which asks the other voters itself.
-    pub(super) async fn newcomer(&self, call: Call, mut stream: IncomingStream) {
-        let why = format!("{} holds no state of the cluster, or none yet", self.own);
-        let refusal = no_leader(Duration::ZERO, &why);
-        _ = match call {
-            Call::Events { .. } | Call::Logs { .. } => stream.writer.send(&Item::Failed(refusal)).await,
-            Call::Write(_) | Call::Read { .. } | Call::Kill { .. } | Call::Transfer { .. } => {
-                stream.writer.send(&Answer::Err(refusal)).await
-            }
-        };
-        stream.writer.finish();
+    /// Answers another node, which asks the other voters itself: what was passed on is not passed on again, so that it never
+    /// goes in a circle.
+    pub(super) async fn newcomer(&self, call: Call, stream: IncomingStream) {
+        let why = format!("{} holds no state of the cluster, or none that is kept up", self.own);
+        refuse(&call, no_leader(Duration::ZERO, &why), stream).await;
     }
 
     async fn pass_on(&self, call: &Call, name: &NodeName, address: &str, stream: &mut IncomingStream) -> Passed {
@@ -96,7 +94,7 @@ impl Api {
         // A signal and a transfer are done once at most; the others may be asked again: a write carries its number.
         let (may_ask_another, limit) = match call {
             Call::Read { .. } => (true, Some(READ_LIMIT)),
-            Call::Write(_) | Call::Events { .. } | Call::Logs { .. } => (true, None),
+            Call::Write(_) | Call::Events { .. } | Call::Logs { .. } | Call::Members(_) => (true, None),
             Call::Kill { .. } | Call::Transfer { .. } => (false, None),
         };
         let gone = stream.writer.stopped();
@@ -117,8 +115,8 @@ impl Api {
                 },
                 () = sleep(silence.unwrap_or_default()), if silence.is_some() => return Passed::Nothing,
             };
-            if is_first && let Some(poor) = poor(call, &body) {
-                return Passed::Unsure(poor);
+            if is_first && let Some(passed) = known_better(call, &body) {
+                return passed;
             }
             is_first = false;
             if stream.writer.send_frames(&framed(&body)).await.is_err() {
@@ -127,22 +125,35 @@ impl Api {
         }
     }
 
-    async fn nobody(&self, call: Call, waited: Duration, stream: IncomingStream) {
-        let others: Vec<_> = self.voters.keys().filter(|name| **name != self.own).map(ToString::to_string).collect();
-        let refusal: Rejection =
-            no_leader(waited, &format!("no voter answers this node (tried {})", others.join(", ")));
+    async fn nobody(&self, call: Call, is_stranger: bool, waited: Duration, stream: IncomingStream) {
+        let voters = self.directory.voters();
+        let others: Vec<_> = voters.keys().filter(|name| **name != self.own).map(ToString::to_string).collect();
+        let (own, tried) = (&self.own, others.join(", "));
+        let why = match is_stranger {
+            true => {
+                format!("{own} has had no session yet, so the voters take nothing from it: ask one of them ({tried})")
+            }
+            false => format!("no voter answers {own} (tried {tried})"),
+        };
+        let refusal = no_leader(waited, &why);
         refuse(&call, refusal, stream).await;
     }
 }
 
-/// What a body says, where another voter may answer better.
-fn poor(call: &Call, body: &[u8]) -> Option<Poor> {
+/// What to make of a first body after which another voter may be asked. What the client may ask was decided here: that a voter
+/// refuses it is about this node.
+fn known_better(call: &Call, body: &[u8]) -> Option<Passed> {
     if matches!(call, Call::Events { .. } | Call::Logs { .. }) {
-        let item: Item = codec::decode::<_, FRAME_LIMIT>(body).ok()?;
-        return matches!(item, Item::Failed(Rejection::NoLeader { .. })).then_some(Poor::Item(item));
+        return match codec::decode::<Item, FRAME_LIMIT>(body).ok()? {
+            Item::Failed(Rejection::Forbidden { .. }) => Some(Passed::Stranger),
+            item @ Item::Failed(Rejection::NoLeader { .. }) => Some(Passed::Unsure(Poor::Item(item))),
+            _ => None,
+        };
     }
-    let answer: Answer = codec::decode::<_, FRAME_LIMIT>(body).ok()?;
-    call.may_be_answered_better(&answer).then_some(Poor::Answer(answer))
+    match codec::decode::<Answer, FRAME_LIMIT>(body).ok()? {
+        Err(Rejection::Forbidden { .. }) => Some(Passed::Stranger),
+        answer => call.may_be_answered_better(&answer).then_some(Passed::Unsure(Poor::Answer(answer))),
+    }
 }
 
 /// Says what there is, and how long all of them were asked for.

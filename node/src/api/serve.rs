@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::Api;
 use super::forward::Led;
-use super::permissions::may_ask;
+use super::permissions::{may_ask, stranger};
 use super::write::WRITE_LIMIT;
 use crate::peer::{PeerAnswer, PeerCall};
 use crate::transport::IncomingStream;
@@ -39,6 +39,10 @@ impl Api {
             // What a node asks it asks for a client, and asks the other voters itself.
             let is_relayed = stream.peer.role == Role::Node;
             return if is_relayed { self.newcomer(call, stream).await } else { self.relay(call, stream).await };
+        }
+        if let Some(node) = stream.peer.node().filter(|node| !self.knows(node)).cloned() {
+            tracing::info!(peer = %stream.peer, "refused: this node has no session and is no member");
+            return refuse(&call, stranger(&node), stream).await;
         }
         match call {
             Call::Events { after, follow } => self.stream_events(after, follow, stream).await,
@@ -79,6 +83,7 @@ impl Api {
             Call::Read { query, freshness } => self.read(query, freshness).await,
             Call::Kill { path, signal } => self.kill(path, signal).await,
             Call::Transfer { to } => self.transfer(to).await,
+            Call::Members(change) => self.change_members(change).await,
             Call::Events { .. } | Call::Logs { .. } => {
                 Err(Rejection::BadRequest("a stream where one answer was asked".into()))
             }
@@ -91,7 +96,7 @@ pub(super) async fn refuse(call: &Call, why: Rejection, mut stream: IncomingStre
     // A client that does not wait for it any more needs no answer.
     _ = match call {
         Call::Events { .. } | Call::Logs { .. } => stream.writer.send(&Item::Failed(why)).await,
-        Call::Write(_) | Call::Read { .. } | Call::Kill { .. } | Call::Transfer { .. } => {
+        Call::Write(_) | Call::Read { .. } | Call::Kill { .. } | Call::Transfer { .. } | Call::Members(_) => {
             stream.writer.send(&Answer::Err(why)).await
         }
     };

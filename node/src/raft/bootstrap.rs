@@ -1,10 +1,15 @@
 //! How a cluster begins, exactly once: the configured voter whose name sorts first initialises it, and only when every
-//! configured voter answers that it is empty and never was initialised.
+//! configured voter answers that it is empty and never was initialised, and nothing has shown that a cluster exists.
 //!
 //! ```text
 //!   ask every configured voter who it is ──► decide (pure) ──► initialise, or wait and ask again
+//!   told to join: wait for `pando cluster members add`
 //!   then wait until the first membership is committed
 //! ```
+//!
+//! A configuration may be older than the cluster: voters come and go at run time. So an empty node also heeds what the members
+//! send: messages for the id that it lost, and a leader's word that the cluster exists. One that is configured as the only voter
+//! has nobody to ask, and listens for a while before it begins.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,9 +22,10 @@ use openraft::storage::RaftStateMachine;
 use pando_protocol::ids::NodeName;
 use pando_protocol::message::Channel;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tracing::info;
 
+use super::service::Evidence;
 use super::types::{NodeTypes, RaftId, Voter};
 use super::wire::{Answer, Envelope, Introduction, Request};
 use crate::transport::peers::{Lane, Peers};
@@ -27,11 +33,26 @@ use crate::transport::peers::{Lane, Peers};
 /// The voters by configuration: name and `host:port`. The same on every one of them.
 pub type Configured = BTreeMap<NodeName, String>;
 
+/// How this node comes to take part.
+#[derive(Debug, Clone)]
+pub struct Beginning {
+    /// The voters by configuration.
+    pub configured: Configured,
+    /// Whether it is told to wait until it is added: it never initialises then.
+    pub joins: bool,
+    /// Where the others reach it, for the word of what it waits for.
+    pub advertise: String,
+    /// What shows that a cluster exists.
+    pub evidence: Evidence,
+    /// How long one that is the only configured voter listens before it begins.
+    pub listens: Duration,
+}
+
 /// Why this node takes no part.
 #[derive(Debug, thiserror::Error)]
 pub enum BootstrapError {
     /// It is not among the configured voters.
-    #[error("node {0} is not among the configured voters {1:?}: add it, or start it as an agent")]
+    #[error("node {0} is not among the configured voters {1:?}: start it with --join, or as an agent")]
     NotAVoter(NodeName, Vec<String>),
     /// Raft has stopped.
     #[error("Raft has stopped")]
@@ -53,8 +74,13 @@ pub enum Decision {
 /// What a voter said: who it is, or why that is not known.
 pub type Said = Result<Introduction, String>;
 
-/// The rule. `said` holds one entry for each configured voter, `own` included.
-pub fn decide(own: &NodeName, configured: &Configured, said: &BTreeMap<NodeName, Said>) -> Decision {
+/// The rule. `said` holds one entry for each configured voter, `own` included; `exists` says that something showed that a
+/// cluster exists.
+pub fn decide(own: &NodeName, configured: &Configured, said: &BTreeMap<NodeName, Said>, exists: bool) -> Decision {
+    if exists {
+        let why = "the cluster exists, and this node has none of its data: waiting for the leader to replace or add it";
+        return Decision::Wait(why.to_owned());
+    }
     let mut members = BTreeMap::new();
     for (name, address) in configured {
         let introduction = match said.get(name) {
@@ -89,18 +115,28 @@ pub fn decide(own: &NodeName, configured: &Configured, said: &BTreeMap<NodeName,
 pub async fn bootstrap<SM: RaftStateMachine<NodeTypes>>(
     raft: &Raft<NodeTypes, SM>,
     peers: &Peers,
-    configured: &Configured,
+    beginning: &Beginning,
 ) -> Result<(), BootstrapError> {
     let own = peers.identity().name().clone();
+    let Beginning { configured, joins, advertise, evidence, listens } = beginning;
+    if *joins {
+        if !raft.is_initialized().await? {
+            info!("waits to be added to the voters: `pando cluster members add {own} {advertise}`");
+        }
+        return until_committed(raft).await;
+    }
     if !configured.contains_key(&own) {
         let names = configured.keys().map(ToString::to_string).collect();
         return Err(BootstrapError::NotAVoter(own, names));
     }
     let mut told = String::new();
+    let listens_until = (configured.len() == 1).then(|| Instant::now() + *listens);
     while !raft.is_initialized().await? {
         // What it knows of the rules begins no cluster.
         let introduction = Introduction { name: own.clone(), raft_id: *raft.node_id(), initialised: false, rules: 0 };
-        match decide(&own, configured, &ask(peers, configured, introduction).await) {
+        let said = ask(peers, configured, introduction).await;
+        match decide(&own, configured, &said, evidence.is_there()) {
+            Decision::Initialise(_) if listens_until.is_some_and(|until| Instant::now() < until) => sleep(PAUSE).await,
             Decision::Initialise(members) => initialise(raft, members).await?,
             Decision::Wait(why) => {
                 if why != told {
@@ -129,21 +165,23 @@ async fn ask(peers: &Peers, configured: &Configured, own: Introduction) -> BTree
     said
 }
 
-/// Asks a voter who it is.
+/// Asks a node who it is.
 ///
 /// # Errors
 /// What kept it from answering.
 pub(super) async fn introduce(peers: &Peers, name: &NodeName, address: &str) -> io::Result<Introduction> {
-    let question = Envelope { to: None, request: Request::WhoAreYou };
-    let answer: Result<Answer, String> =
-        peers.call(Lane::Call, Channel::RaftCall, name, address, &question, QUESTION).await?;
-    match answer {
-        Ok(Answer::IAm(introduction)) => Ok(introduction),
-        Ok(other) => {
-            Err(io::Error::new(io::ErrorKind::InvalidData, format!("an answer to another question: {other:?}")))
-        }
-        Err(why) => Err(io::Error::other(why)),
+    match question(peers, name, address, Request::WhoAreYou).await? {
+        Answer::IAm(introduction) => Ok(introduction),
+        other => Err(io::Error::new(io::ErrorKind::InvalidData, format!("an answer to another question: {other:?}"))),
     }
+}
+
+/// Asks a node something that is for nobody's Raft id.
+pub(super) async fn question(peers: &Peers, name: &NodeName, address: &str, request: Request) -> io::Result<Answer> {
+    let envelope = Envelope { to: None, request };
+    let answer: Result<Answer, String> =
+        peers.call(Lane::Call, Channel::RaftCall, name, address, &envelope, QUESTION).await?;
+    answer.map_err(io::Error::other)
 }
 
 async fn initialise<SM: RaftStateMachine<NodeTypes>>(
@@ -197,7 +235,7 @@ mod tests {
 
     fn waits(own: &str, said: Vec<(NodeName, Said)>, because: &str) {
         let said = said.into_iter().collect();
-        match decide(&own.parse().unwrap(), &configured(&["n1", "n2", "n3"]), &said) {
+        match decide(&own.parse().unwrap(), &configured(&["n1", "n2", "n3"]), &said, false) {
             Decision::Wait(why) => assert!(why.contains(because), "{why}"),
             other => panic!("{other:?}"),
         }
@@ -208,7 +246,7 @@ mod tests {
         let all = || vec![empty("n1", 30), empty("n2", 10), empty("n3", 20)];
         waits("n2", all(), "n1 will initialise");
         let said = all().into_iter().collect();
-        let decision = decide(&"n1".parse().unwrap(), &configured(&["n1", "n2", "n3"]), &said);
+        let decision = decide(&"n1".parse().unwrap(), &configured(&["n1", "n2", "n3"]), &said, false);
         let Decision::Initialise(members) = decision else { panic!("{decision:?}") };
         let named: Vec<_> = members.iter().map(|(id, voter)| (*id, voter.address.as_str())).collect();
         assert_eq!(named, [(10, "n2:7070"), (20, "n3:7070"), (30, "n1:7070")]);

@@ -10,26 +10,32 @@ use openraft::errors::ForwardReason;
 use pando_protocol::client::identity::Role;
 use pando_protocol::client::quic::{self, Tuning};
 use pando_protocol::ids::NodeName;
-use pando_protocol::message::Channel;
+use pando_protocol::message::{Channel, MemberChange};
 use pando_supervision::{Batch, Command, Stamp};
 use quinn::Endpoint;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::bootstrap::{self, Configured};
+use super::bootstrap::{self, Beginning, Configured};
 use super::campaign;
+use super::members;
 use super::memory::{Log, Machine, Store};
 use super::network::{Deadlines, Network};
 use super::raising;
-use super::service::Service;
+use super::service::{Evidence, Service};
 use super::types::{Membership, NodeTypes, RaftId, Voter as VoterNode};
+use crate::control::{ChangeRequest, NotChanged};
+use crate::directory::Directory;
 use crate::transport::fixture::Cluster;
 pub(crate) use crate::transport::fixture::LIMIT;
 use crate::transport::peers::Peers;
 use crate::transport::{liveness, server};
+
+/// A session of a test's voter is over after this.
+pub(crate) const SESSION_IS_OVER: Duration = Duration::from_millis(700);
 
 type MemoryRaft = Raft<NodeTypes, Machine>;
 
@@ -60,6 +66,8 @@ struct Voter {
     address: SocketAddr,
     log: Log,
     machine: Machine,
+    /// Whether it waits to be added.
+    joins: bool,
     /// The newest version of the rules that it knows.
     known: u32,
     /// Bound and silent until it begins.
@@ -71,6 +79,7 @@ struct Running {
     raft: MemoryRaft,
     peers: Peers,
     held: watch::Receiver<Option<NodeName>>,
+    changes: mpsc::Sender<ChangeRequest>,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -87,17 +96,54 @@ impl Group {
     pub(crate) async fn prepare(voters: usize, timing: Timing) -> Self {
         let cluster = Cluster::new("grove");
         let mut group = Self { cluster, configured: Configured::new(), timing, voters: Vec::new() };
-        for index in 0..voters {
-            let name: NodeName = format!("n{index}").parse().unwrap();
-            let (address, sockets) = group.bind(&name, "127.0.0.1:0".parse().unwrap()).await;
+        for _ in 0..voters {
+            let index = group.push(false).await;
+            let Voter { name, address, .. } = &group.voters[index];
             group.configured.insert(name.clone(), address.to_string());
-            // Ids in another order than names, as random ones are.
-            let raft_id = 1000 - index as u64;
-            let (log, machine) = Default::default();
-            let (sockets, running) = (Some(sockets), None);
-            group.voters.push(Voter { name, raft_id, address, log, machine, known: 1, sockets, running });
         }
         group
+    }
+
+    async fn push(&mut self, joins: bool) -> usize {
+        let index = self.voters.len();
+        let name: NodeName = format!("n{index}").parse().unwrap();
+        let (address, sockets) = self.bind(&name, "127.0.0.1:0".parse().unwrap()).await;
+        // Ids in another order than names, as random ones are.
+        let raft_id = 1000 - index as u64;
+        let (log, machine) = Default::default();
+        let sockets = Some(sockets);
+        self.voters.push(Voter { name, raft_id, address, log, machine, joins, known: 1, sockets, running: None });
+        index
+    }
+
+    /// Starts one more node, which waits to be added.
+    pub(crate) async fn join(&mut self) -> usize {
+        let index = self.push(true).await;
+        self.begin(index).await;
+        index
+    }
+
+    /// The change that adds a node.
+    pub(crate) fn addition(&self, index: usize) -> MemberChange {
+        let Voter { name, address, .. } = &self.voters[index];
+        MemberChange::Add { name: name.clone(), address: address.to_string() }
+    }
+
+    /// Asks the leader for a change, and again whoever leads next while it says that it does not lead.
+    pub(crate) async fn change(&self, change: MemberChange) -> Result<bool, NotChanged> {
+        loop {
+            let (reply, changed) = oneshot::channel();
+            let request = ChangeRequest { change: change.clone(), reply };
+            self.voters[self.leader().await].running.as_ref().unwrap().changes.send(request).await.unwrap();
+            match timeout(LIMIT, changed).await.expect("a change hangs").expect("an answer") {
+                Err(NotChanged::NotLeader) => sleep(Duration::from_millis(5)).await,
+                answer => return answer,
+            }
+        }
+    }
+
+    pub(crate) fn name(&self, index: usize) -> NodeName {
+        self.voters[index].name.clone()
     }
 
     /// Binds UDP and TCP on one port.
@@ -144,8 +190,20 @@ impl Group {
         tasks.spawn(liveness::serve(listener, credentials.clone(), obituaries, stop.clone()));
         let (sender, held) = watch::channel(None);
         tasks.spawn(campaign::watch_leader(raft.clone(), credentials, heartbeat, sender, stop.clone()));
-        let names = self.configured.keys().cloned().collect();
-        let service = Service::new(raft.clone(), Store, voter.name.clone(), names, voter.known);
+        let evidence = Evidence::default();
+        let directory = Directory::new(self.configured.clone());
+        let service = Service::new(raft.clone(), Store, voter.name.clone(), directory, evidence.clone(), voter.known);
+        let (changes, wanted) = mpsc::channel(16);
+        let keeper = members::Keeper {
+            raft: raft.clone(),
+            peers: peers.clone(),
+            configured: self.configured.clone(),
+            session_is_over: SESSION_IS_OVER,
+            sessions: Box::new(|_| 1),
+            changes: wanted,
+            stop: stop.clone(),
+        };
+        tasks.spawn(keeper.run());
         let (leading, writing) = (raft.clone(), raft.clone());
         let (own, machine) = (voter.raft_id, voter.machine.clone());
         let state = move || {
@@ -170,15 +228,21 @@ impl Group {
                 });
             }
         });
-        let (beginning, configured, stopped) = (raft.clone(), self.configured.clone(), stop.clone());
-        let asking = peers.clone();
+        let beginning = Beginning {
+            configured: self.configured.clone(),
+            joins: voter.joins,
+            advertise: voter.address.to_string(),
+            evidence,
+            listens: Duration::from_secs(1),
+        };
+        let (started, stopped, asking) = (raft.clone(), stop.clone(), peers.clone());
         tasks.spawn(async move {
             tokio::select! {
                 () = stopped.cancelled() => {}
-                done = bootstrap::bootstrap(&beginning, &asking, &configured) => done.unwrap(),
+                done = bootstrap::bootstrap(&started, &asking, &beginning) => done.unwrap(),
             }
         });
-        Running { raft, peers, held, stop, tasks }
+        Running { raft, peers, held, changes, stop, tasks }
     }
 
     fn config(&self) -> openraft::Config {
@@ -218,10 +282,22 @@ impl Group {
         self.voters[index].running.as_ref().unwrap().peers.clone()
     }
 
-    /// The voter that all running ones take for the leader.
+    /// Whether a running node votes by the membership that holds for it; `None` where it knows none.
+    fn votes(&self, index: usize) -> Option<bool> {
+        let running = self.voters[index].running.as_ref()?;
+        let metrics = running.raft.server_metrics();
+        let metrics = metrics.borrow_watched();
+        metrics.membership_config.log_id().as_ref()?;
+        let (membership, own) = (metrics.membership_config.membership(), self.voters[index].raft_id);
+        Some(membership.voter_ids().any(|id| id == own))
+    }
+
+    /// The voter that all running ones take for the leader; nodes that are no voters, or wait to be added, are not asked.
     pub(crate) async fn leader(&self) -> usize {
         self.eventually("a leader", LIMIT * 2, || {
-            let mut led = self.running().map(|(_, voter)| voter.raft.server_metrics().borrow_watched().current_leader);
+            let votes = |index: usize| self.votes(index).unwrap_or(!self.voters[index].joins);
+            let voting = self.running().filter(|(index, _)| votes(*index));
+            let mut led = voting.map(|(_, voter)| voter.raft.server_metrics().borrow_watched().current_leader);
             let leader = led.next()??;
             let index = self.voters.iter().position(|voter| voter.raft_id == leader && voter.running.is_some())?;
             led.all(|other| other == Some(leader)).then_some(index)
@@ -243,8 +319,8 @@ impl Group {
         .await;
     }
 
-    /// Writes a batch through the leader, and waits until every running voter has applied it.
-    pub(crate) async fn write(&self, leader: usize) {
+    /// Writes a batch through the leader, and waits until every running member has applied it.
+    pub(crate) async fn write(&self, leader: usize) -> u64 {
         static WALL: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let wall = WALL.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         let batch = Batch { stamp: Stamp { at: Duration::ZERO, wall }, commands: vec![Command::Tick] };
@@ -258,9 +334,13 @@ impl Group {
         };
         timeout(LIMIT, written).await.expect("a write hangs");
         self.eventually("the write everywhere", LIMIT, || {
-            self.running().all(|(index, _)| self.walls(index).contains(&wall)).then_some(())
+            // As the leader has it: one that was taken out may not know.
+            let now = self.raft(leader).server_metrics().borrow_watched().membership_config.membership().clone();
+            let mut members = self.running().filter(|(index, _)| now.get_node(&self.voters[*index].raft_id).is_some());
+            members.all(|(index, _)| self.walls(index).contains(&wall)).then_some(())
         })
         .await;
+        wall
     }
 
     /// The batches that a voter applied.

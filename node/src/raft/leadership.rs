@@ -10,13 +10,20 @@ use tokio_util::sync::CancellationToken;
 use super::Raft;
 use super::types::{CommittedLeaderId, RaftId};
 use crate::control::{Leader, Leadership, ProofRequest, Published, Urgency};
+use crate::directory::Known;
 
 /// Follows Raft's metrics and the applied state, and publishes who leads. A leader to which no majority answered for `silence`
 /// is not named: another one may lead. Ends with the reason when Raft's core is dead: the process must end then, and whoever
 /// supervises it starts it again.
+///
+/// `known` is what the cluster last said of its members. A voter that was taken out while it was away finds it there, not in
+/// its log, and campaigns no more. `founds`: whether it is a voter while there is no membership.
+#[allow(clippy::too_many_arguments)] // One call; a struct would only name them again.
 pub async fn follow<R: AsyncRuntime>(
     raft: Raft<R>,
     own: RaftId,
+    founds: bool,
+    mut known: watch::Receiver<Known>,
     mut published: watch::Receiver<Published<R>>,
     leadership: watch::Sender<Leadership<R>>,
     silence: Duration,
@@ -29,10 +36,13 @@ pub async fn follow<R: AsyncRuntime>(
             return Err(fatal.to_string());
         }
         let before = leadership.borrow().clone();
+        let votes = votes(&raft, own, founds, &known.borrow_and_update());
         let now = read(&raft, own, &published.borrow_and_update(), &before, &mut reign, silence);
         let named_until = reign.followed.filter(|_| now.leader.is_some()).map(|followed| followed + silence);
+        let now = Leadership { votes, ..now };
         if now != before {
             report(&before, &now);
+            raft.runtime_config().elect(now.votes);
             leadership.send_replace(now);
         }
         tokio::select! {
@@ -40,6 +50,7 @@ pub async fn follow<R: AsyncRuntime>(
             () = stop.cancelled() => return Ok(()),
             changed = metrics.changed() => if changed.is_err() { return Err("raft's core has ended".into()) },
             changed = published.changed() => if changed.is_err() { return Err("the state machine has ended".into()) },
+            changed = known.changed() => if changed.is_err() { return Err("the directory has ended".into()) },
             () = until::<R>(named_until) => {}
         }
     }
@@ -71,7 +82,22 @@ impl<R: AsyncRuntime> Default for Reign<R> {
 /// The state of leadership before anything is known.
 pub fn unknown<R: AsyncRuntime>() -> Leadership<R> {
     let without_since = Some(R::Instant::now());
-    Leadership { leader: None, term: 0, leads: false, round: 0, without_since }
+    Leadership { leader: None, term: 0, leads: false, round: 0, votes: true, without_since }
+}
+
+fn votes<R: AsyncRuntime>(raft: &Raft<R>, own: RaftId, founds: bool, known: &Known) -> bool {
+    let metrics = raft.metrics();
+    let metrics = metrics.borrow_watched();
+    let index = metrics.membership_config.log_id().as_ref().map(|id| id.index);
+    if known.denies(own, index) {
+        return false;
+    }
+    // An entry of a membership that is not known here yet came with the word that this id votes.
+    let is_told = known.members.members.iter().any(|member| member.raft_id == own && member.votes);
+    match index {
+        None => founds,
+        Some(_) => is_told || metrics.membership_config.membership().voter_ids().any(|id| id == own),
+    }
 }
 
 fn read<R: AsyncRuntime>(
@@ -122,7 +148,7 @@ fn read<R: AsyncRuntime>(
         (None, Some(since)) => Some(since),
         (None, None) => Some(R::Instant::now()),
     };
-    Leadership { leader, term: metrics.current_term, leads, round, without_since }
+    Leadership { leader, term: metrics.current_term, leads, round, votes: before.votes, without_since }
 }
 
 fn report<R: AsyncRuntime>(before: &Leadership<R>, now: &Leadership<R>) {
@@ -132,6 +158,11 @@ fn report<R: AsyncRuntime>(before: &Leadership<R>, now: &Leadership<R>) {
             Some(leader) => tracing::info!(leader, term = now.term, "leader"),
             None => tracing::info!(term = now.term, "no leader is known"),
         }
+    }
+    match (before.votes, now.votes) {
+        (true, false) => tracing::info!("this node is no voter: it runs children, and passes on what it is asked"),
+        (false, true) => tracing::info!("this node is a voter"),
+        (true, true) | (false, false) => {}
     }
     if now.leads && !before.leads {
         tracing::info!(term = now.term, "this node leads and has applied its own first entry");

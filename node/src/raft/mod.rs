@@ -4,6 +4,7 @@ pub mod bootstrap;
 pub mod campaign;
 pub mod config;
 pub mod leadership;
+pub mod members;
 pub mod network;
 pub mod proposer;
 pub mod questions;

@@ -4,19 +4,19 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
-use openraft::{AsyncRuntime, Instant};
+use openraft::storage::RaftStateMachine;
+use openraft::{AsyncRuntime, Instant, Raft};
 use pando_protocol::ids::NodeName;
-use pando_protocol::view::VoterRow;
+use pando_protocol::view::{MemberRole, MemberRow, VoterRow};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::Raft;
-use super::types::RaftId;
+use super::types::{RaftId, Types};
 use crate::control::Question;
 
 /// Answers until `stop`. Each transfer runs in a task of its own and has `limit` to come true.
-pub async fn answer<R: AsyncRuntime>(
-    raft: Raft<R>,
+pub async fn answer<R: AsyncRuntime, SM: RaftStateMachine<Types<R>>>(
+    raft: Raft<Types<R>, SM>,
     own: RaftId,
     mut questions: mpsc::Receiver<Question>,
     limit: Duration,
@@ -31,6 +31,7 @@ pub async fn answer<R: AsyncRuntime>(
         match question {
             None => return,
             Some(Question::Voters(reply)) => _ = reply.send(voters(&raft)),
+            Some(Question::Members(reply)) => _ = reply.send(members(&raft)),
             Some(Question::Transfer { to, reply }) => {
                 let raft = raft.clone();
                 drop(R::spawn(async move {
@@ -41,28 +42,47 @@ pub async fn answer<R: AsyncRuntime>(
     }
 }
 
-fn voters<R: AsyncRuntime>(raft: &Raft<R>) -> Vec<VoterRow> {
+fn voters<R: AsyncRuntime, SM: RaftStateMachine<Types<R>>>(raft: &Raft<Types<R>, SM>) -> Vec<VoterRow> {
+    let voters = members(raft).into_iter().filter(|member| member.role == MemberRole::Voter);
+    voters.map(|MemberRow { name, raft_id, address, lag, .. }| VoterRow { name, raft_id, address, lag }).collect()
+}
+
+/// Everybody in the membership that holds here, in order of name.
+pub(super) fn members<R: AsyncRuntime, SM: RaftStateMachine<Types<R>>>(raft: &Raft<Types<R>, SM>) -> Vec<MemberRow> {
+    let answering = answering(raft);
     let metrics = raft.metrics();
     let metrics = metrics.borrow_watched();
     let last = metrics.last_log_index.unwrap_or(0);
     let membership = metrics.membership_config.membership();
+    let voters: BTreeSet<RaftId> = membership.voter_ids().collect();
+    let leads = metrics.replication.is_some();
     let lag = |id: &RaftId| {
         let replication = metrics.replication.as_ref()?;
         let matched = replication.get(id)?.as_ref().map_or(0, |matched| matched.index);
         Some(last.saturating_sub(matched))
     };
-    let row = |id: RaftId| {
-        let voter = membership.get_node(&id)?;
-        let lag = if id == metrics.id && metrics.replication.is_some() { Some(0) } else { lag(&id) };
-        Some(VoterRow { name: voter.name.clone()?, raft_id: id, address: voter.address.clone(), lag })
+    let row = |(id, node): (&RaftId, &super::types::Voter)| {
+        let is_leader = *id == metrics.id && leads;
+        Some(MemberRow {
+            name: node.name.clone()?,
+            raft_id: *id,
+            role: if voters.contains(id) { MemberRole::Voter } else { MemberRole::Learner },
+            address: node.address.clone(),
+            lag: if is_leader { Some(0) } else { lag(id) },
+            answers: leads.then(|| is_leader || answering.contains(id)),
+        })
     };
-    let mut rows: Vec<_> = membership.voter_ids().filter_map(row).collect();
-    rows.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut rows: Vec<_> = membership.nodes().filter_map(row).collect();
+    rows.sort_by(|a, b| (&a.name, a.role, a.raft_id).cmp(&(&b.name, b.role, b.raft_id)));
     rows
 }
 
-async fn transfer<R: AsyncRuntime>(
-    raft: &Raft<R>,
+/// Moves leadership from this node, and returns the new leader.
+///
+/// # Errors
+/// Why not, and what to do.
+pub(super) async fn transfer<R: AsyncRuntime, SM: RaftStateMachine<Types<R>>>(
+    raft: &Raft<Types<R>, SM>,
     own: RaftId,
     to: Option<NodeName>,
     limit: Duration,
@@ -83,7 +103,7 @@ async fn transfer<R: AsyncRuntime>(
 }
 
 /// The voters that answered this leader a moment ago.
-fn answering<R: AsyncRuntime>(raft: &Raft<R>) -> BTreeSet<RaftId> {
+fn answering<R: AsyncRuntime, SM: RaftStateMachine<Types<R>>>(raft: &Raft<Types<R>, SM>) -> BTreeSet<RaftId> {
     let metrics = raft.metrics();
     let metrics = metrics.borrow_watched();
     let heartbeats = metrics.heartbeat.iter().flatten();

@@ -1,14 +1,16 @@
 //! Raft's side that answers: streams of other voters, checked for who speaks, passed to openraft.
 //!
 //! A voter's certificate carries its name; its messages claim a Raft id. Where the membership knows the id, the names must be
-//! the same. An id that it does not know is taken only from a voter by name, configured or in the membership: a wiped voter
-//! comes back under a new id, which a follower that lags behind learns from that very voter's appends.
+//! the same. An id that it does not know is taken only from a voter by name, in the membership or in the directory: a wiped
+//! voter comes back under a new id, which a follower that lags behind learns from that very voter's appends; and a node that
+//! waits to be added knows nobody but those whom the directory names.
 //!
-//! What is for another Raft id than this voter's is refused: it is for the voter that was here before its data was lost.
+//! What is for another Raft id than this voter's is refused: it is for the voter that was here before its data was lost. It
+//! also shows that a cluster exists, of which an empty node must not begin a second one.
 
-use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -21,6 +23,7 @@ use openraft::{OptionalSend, Raft, Snapshot};
 use pando_protocol::client::frames::{FrameReader, FrameWriter};
 use pando_protocol::client::identity::PeerName;
 use pando_protocol::ids::NodeName;
+use pando_protocol::session::Members;
 use tokio::time::{interval, timeout};
 
 use super::types::{Entry, Membership, NodeTypes, RaftId, Vote};
@@ -28,6 +31,7 @@ use super::wire::{
     self, Answer, AppendAnswer, AppendHeader, Chunk, Envelope, Introduction, Progress, Request, SnapshotHeader,
     SnapshotMeta,
 };
+use crate::directory::Directory;
 use crate::transport::server::IncomingStream;
 
 /// Takes snapshots from the network.
@@ -58,16 +62,33 @@ pub struct Service<SM: RaftStateMachine<NodeTypes>, St> {
     raft: Raft<NodeTypes, SM>,
     store: St,
     own: NodeName,
-    configured: Arc<BTreeSet<NodeName>>,
+    directory: Directory,
+    evidence: Evidence,
     rules: u32,
+}
+
+/// Whether anything that came to this process shows that a cluster exists. Cheap to clone; once it is so, it stays so.
+#[derive(Debug, Clone, Default)]
+pub struct Evidence(Arc<AtomicBool>);
+
+impl Evidence {
+    /// A cluster exists.
+    pub fn note(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether one does, as far as is known.
+    pub fn is_there(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 // By hand, because a derive would ask `SM` for it.
 impl<SM: RaftStateMachine<NodeTypes>, St: Clone> Clone for Service<SM, St> {
     fn clone(&self) -> Self {
-        let Self { raft, store, own, configured, rules } = self;
-        let (raft, store) = (raft.clone(), store.clone());
-        Self { raft, store, own: own.clone(), configured: configured.clone(), rules: *rules }
+        let Self { raft, store, own, directory, evidence, rules } = self;
+        let (raft, store, own) = (raft.clone(), store.clone(), own.clone());
+        Self { raft, store, own, directory: directory.clone(), evidence: evidence.clone(), rules: *rules }
     }
 }
 
@@ -76,16 +97,17 @@ where
     SM: RaftStateMachine<NodeTypes>,
     St: SnapshotStore<Snapshot = SM::SnapshotData>,
 {
-    /// Serves `raft` under the name `own`; `configured` are the voters by configuration, `rules` is the newest version of the
-    /// rules that this node knows.
+    /// Serves `raft` under the name `own`; the directory names those who may speak beside the members, `evidence` takes what
+    /// shows that a cluster exists, and `rules` is the newest version of the rules that this node knows.
     pub fn new(
         raft: Raft<NodeTypes, SM>,
         store: St,
         own: NodeName,
-        configured: BTreeSet<NodeName>,
+        directory: Directory,
+        evidence: Evidence,
         rules: u32,
     ) -> Self {
-        Self { raft, store, own, configured: Arc::new(configured), rules }
+        Self { raft, store, own, directory, evidence, rules }
     }
 
     /// Serves one stream of [`pando_protocol::message::Channel::RaftAppend`] until its leader ends it or leads no more.
@@ -178,6 +200,7 @@ where
                 Ok(Answer::Transfer(wire::transfer_answer(response)))
             }
             Request::WhoAreYou => self.introduce(peer).await.map(Answer::IAm),
+            Request::ClusterExists(members) => self.take_note(members, peer).await,
             Request::Snapshot(_) => Err(senseless("a snapshot where a question was expected".to_owned())),
         }
     }
@@ -188,6 +211,18 @@ where
         }
         let initialised = self.raft.is_initialized().await.map_err(io::Error::other)?;
         Ok(Introduction { name: self.own.clone(), raft_id: *self.raft.node_id(), initialised, rules: self.rules })
+    }
+
+    /// Only an empty node takes anybody's word for who the members are: any other hears it from a leader that it can check.
+    async fn take_note(&self, members: Members, peer: &PeerName) -> io::Result<Answer> {
+        if peer.node().is_none() {
+            return Err(refused(format!("{peer} is no node")));
+        }
+        self.evidence.note();
+        if !self.raft.is_initialized().await.map_err(io::Error::other)? {
+            self.directory.learn(members);
+        }
+        Ok(Answer::Noted)
     }
 
     async fn receive_snapshot(
@@ -247,12 +282,15 @@ where
     fn check(&self, peer: &PeerName, claimed: RaftId, to: Option<RaftId>) -> io::Result<()> {
         let own = *self.raft.node_id();
         if to != Some(own) {
+            if to.is_some() && peer.node().is_some() {
+                self.evidence.note();
+            }
             let other = to.map_or("nobody".to_owned(), |to| format!("Raft id {to}"));
             return Err(refused(format!("this is Raft id {own}, and the message is for {other}")));
         }
         let metrics = self.raft.server_metrics();
         let membership = metrics.borrow_watched().membership_config.clone();
-        check_sender(peer, claimed, membership.membership(), &self.configured).map_err(refused)
+        check_sender(peer, claimed, membership.membership(), &self.directory).map_err(refused)
     }
 }
 
@@ -261,7 +299,7 @@ fn check_sender(
     peer: &PeerName,
     claimed: RaftId,
     membership: &Membership,
-    configured: &BTreeSet<NodeName>,
+    directory: &Directory,
 ) -> Result<(), String> {
     let Some(name) = peer.node() else { return Err(format!("{peer} is no node")) };
     match membership.get_node(&claimed) {
@@ -270,9 +308,7 @@ fn check_sender(
             let known = member.name.as_ref().map_or("nobody", NodeName::as_str);
             Err(format!("{peer} claims the Raft id {claimed}, which belongs to {known}"))
         }
-        None if configured.contains(name) || membership.nodes().any(|(_, node)| node.name.as_ref() == Some(name)) => {
-            Ok(())
-        }
+        None if directory.knows(name) || membership.nodes().any(|(_, node)| node.name.as_ref() == Some(name)) => Ok(()),
         None => Err(format!("{peer} is no voter of this cluster")),
     }
 }
@@ -298,7 +334,7 @@ const APPEND: usize = 64 << 20;
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use super::super::types::Voter;
     use super::*;
@@ -308,12 +344,16 @@ mod tests {
         PeerName { name: name.parse().unwrap(), role, cluster: "grove".to_owned() }
     }
 
+    fn directory(names: &[&str]) -> Directory {
+        Directory::new(names.iter().map(|name| (name.parse().unwrap(), format!("{name}:7070"))).collect())
+    }
+
     #[test]
     fn a_sender_must_be_who_its_id_belongs_to() {
         let voter = |name: &str| Voter { name: name.parse().ok(), address: format!("{name}:7070") };
         let nodes: BTreeMap<RaftId, Voter> = [(1, voter("n1")), (2, voter("n2"))].into();
         let membership = Membership::new(vec![BTreeSet::from([1, 2])], nodes).unwrap();
-        let configured: BTreeSet<NodeName> = ["n1", "n2", "n3"].map(|name| name.parse().unwrap()).into();
+        let configured = directory(&["n1", "n2", "n3"]);
         let may = |name, role, id| check_sender(&peer(name, role), id, &membership, &configured).is_ok();
         assert!(may("n1", Role::Node, 1));
         assert!(!may("n2", Role::Node, 1), "another's id");
@@ -325,7 +365,7 @@ mod tests {
 
     #[test]
     fn before_initialisation_only_configured_voters_are_heard() {
-        let configured: BTreeSet<NodeName> = ["n1".parse().unwrap()].into();
+        let configured = directory(&["n1"]);
         let none = Membership::default();
         assert!(check_sender(&peer("n1", Role::Node), 5, &none, &configured).is_ok());
         assert!(check_sender(&peer("n2", Role::Node), 5, &none, &configured).is_err());

@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use pando_protocol::ids::NodeName;
+use pando_protocol::session::Members;
 use pando_supervision::Batch;
 use serde::{Deserialize, Serialize};
 
@@ -149,6 +150,9 @@ pub enum Request {
     Snapshot(SnapshotHeader),
     /// Asks for an [`Introduction`].
     WhoAreYou,
+    /// A leader says that its cluster exists, and who its members are, to a node that may not know: one that came back empty
+    /// with an old configuration must not begin another cluster, and has to find this one.
+    ClusterExists(Members),
 }
 
 /// A candidate's case.
@@ -217,6 +221,8 @@ pub enum Answer {
     Transfer(TransferAnswer),
     /// To who are you.
     IAm(Introduction),
+    /// To the word that a cluster exists.
+    Noted,
 }
 
 /// What a voter says to a candidate.

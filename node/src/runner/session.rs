@@ -525,6 +525,10 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         if let LeaderWord::Granted { nonce, session } = word {
             return self.granted(nonce, session);
         }
+        if let LeaderWord::Members(members) = word {
+            self.voters.learn(members);
+            return Ok(());
+        }
         if let LeaderWord::Refused { nonce: _, why } = word {
             // It is asked again with each beat, and refused again.
             if self.refusal.as_ref() != Some(&why) {
@@ -556,7 +560,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
             | LeaderWord::Applied { .. }
             | LeaderWord::Over { .. }
             | LeaderWord::Desired(_) => {}
-            LeaderWord::Granted { .. } | LeaderWord::Refused { .. } => {}
+            LeaderWord::Granted { .. } | LeaderWord::Refused { .. } | LeaderWord::Members(_) => {}
         }
         Ok(())
     }

@@ -44,6 +44,7 @@ impl Plane {
         let (proposals, mut waiting) = mpsc::channel::<Proposal>(64);
         let (proofs, mut asked) = mpsc::channel::<crate::control::ProofRequest>(64);
         let (questions, _) = mpsc::channel(1);
+        let (changes, _) = mpsc::channel(1);
         let first = Published {
             cluster: Cluster::default(),
             applied: None,
@@ -52,11 +53,11 @@ impl Plane {
             panics: 0,
         };
         let (publish, published) = watch::channel(first);
-        let leads = Leadership { leader: None, term: 1, leads: true, round: 1, without_since: None };
+        let leads = Leadership { leader: None, term: 1, leads: true, round: 1, votes: true, without_since: None };
         let (led, leadership) = watch::channel(leads);
         let own = "n9".parse().unwrap();
         let events = EventFeed::default();
-        let control = Control { own, proposals, proofs, questions, published, leadership, events };
+        let control = Control { own, proposals, proofs, questions, changes, published, leadership, events };
         let (_, obituaries) = mpsc::channel(1);
         let (keeper, handle) = Keeper::new(control.clone(), LEASE, obituaries, CancellationToken::new());
         drop(SimRuntime::spawn(keeper.run()));

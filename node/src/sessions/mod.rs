@@ -19,5 +19,5 @@ mod leases;
 mod stream;
 
 pub use keeper::{Keeper, KeeperHandle};
-pub use leases::Leases;
+pub use leases::{Leases, MARGIN};
 pub use stream::{attend, serve};

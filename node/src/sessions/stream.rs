@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::keeper::KeeperHandle;
-use crate::control::{Control, NotProposed, Urgency};
+use crate::control::{Control, NotProposed, Urgency, members_of};
 use crate::transport::IncomingStream;
 
 /// Observations of one runner that may be on their way into the log.
@@ -87,8 +87,8 @@ pub async fn attend<R: AsyncRuntime>(
     control: Control<R>,
     keeper: KeeperHandle<R>,
 ) {
-    let (session, told, asking, under_way) = (None, None, None, VecDeque::new());
-    Attendant { node, control, keeper, say, session, told, asking, under_way }.run(words).await;
+    let (session, told, told_members, asking, under_way) = (None, None, None, None, VecDeque::new());
+    Attendant { node, control, keeper, say, session, told, told_members, asking, under_way }.run(words).await;
 }
 
 struct Attendant<R: AsyncRuntime> {
@@ -100,6 +100,8 @@ struct Attendant<R: AsyncRuntime> {
     session: Option<SessionId>,
     /// The session, leadership and revision of what the runner was last told to run.
     told: Option<(SessionId, u64, u64)>,
+    /// The leadership in which the members were last told, and the log index of their entry.
+    told_members: Option<(u64, u64)>,
     /// A request for a session that waits for the proof that this node leads.
     asking: Option<Asking>,
     /// Proposals in the order of their words, so that their outcomes are read in order.
@@ -146,7 +148,8 @@ impl<R: AsyncRuntime> Attendant<R> {
                 },
                 changed = published.changed() => if changed.is_ok() { [self.tell(), None] } else { return },
             };
-            for answer in answers.into_iter().flatten() {
+            let members = self.tell_members();
+            for answer in members.into_iter().chain(answers.into_iter().flatten()) {
                 if self.say.send(answer).await.is_err() {
                     return;
                 }
@@ -271,6 +274,26 @@ impl<R: AsyncRuntime> Attendant<R> {
             (published.cluster.clone(), published.applied.map_or(0, |applied| applied.index))
         };
         desired(&cluster, &self.node, session, index).map(LeaderWord::Desired)
+    }
+}
+
+impl<R: AsyncRuntime> Attendant<R> {
+    /// Who takes part in Raft, where that changed since it was last told under this leadership. Told before a session is
+    /// granted too: a runner whose configuration is old has to find the voters.
+    fn tell_members(&mut self) -> Option<LeaderWord> {
+        let (leads, round) = {
+            let leadership = self.control.leadership.borrow();
+            (leadership.leads, leadership.round)
+        };
+        if !leads {
+            return None;
+        }
+        let stored = self.control.published.borrow().membership.clone();
+        let now = Some((round, stored.log_id().as_ref()?.index));
+        if std::mem::replace(&mut self.told_members, now) == now {
+            return None;
+        }
+        members_of(&stored).map(LeaderWord::Members)
     }
 }
 

@@ -3,6 +3,12 @@
 use std::io;
 use std::path::PathBuf;
 
+/// What to do about a data folder that cannot be used. Which copy of it is the newest nobody can tell, and an older one would
+/// have forgotten what it promised.
+pub(super) const START_EMPTY: &str = "move the data folder away, all but the certificate, and start the node again under the \
+    same name and address: it begins empty, and the leader takes it in where most voters are up; never restore an older copy \
+    of a voter while the others go on (a cluster of one voter has no others: restore its newest copy)";
+
 /// Why the log or a snapshot cannot be used. Whoever meets it stops the node: nothing here is tried again.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
@@ -18,8 +24,7 @@ pub enum StorageError {
     },
     /// The bytes on disk are not those that were written.
     #[error(
-        "{} is damaged at byte {offset} ({place}): {what}; nothing was changed. Restore the data folder from a good \
-         copy, or move it away and start the node again: it then joins as a new voter",
+        "{} is damaged at byte {offset} ({place}): {what}; nothing was changed; {START_EMPTY}",
         .path.display()
     )]
     Damaged {
@@ -34,8 +39,7 @@ pub enum StorageError {
     },
     /// Every record is whole, but they contradict each other or the log.
     #[error(
-        "{} cannot be used: {what}; nothing was changed. Restore the data folder from a good copy, or move it away and \
-         start the node again: it then joins as a new voter",
+        "{} cannot be used: {what}; nothing was changed; {START_EMPTY}",
         .path.display()
     )]
     Contradiction {

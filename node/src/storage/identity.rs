@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 use pando_protocol::ids::NodeName;
 
+use super::error::START_EMPTY;
 use super::folder;
 use crate::raft::types::RaftId;
 
@@ -51,8 +52,7 @@ pub enum IdentityError {
     },
     /// `node.id` is not as it was written.
     #[error(
-        "{} is damaged: {what}; restore it from a good copy, or move the whole folder away and start the node again: it \
-         then joins as a new voter",
+        "{} is damaged: {what}; {START_EMPTY}",
         .path.display()
     )]
     Damaged {
@@ -63,8 +63,7 @@ pub enum IdentityError {
     },
     /// There is a log or a snapshot, but no `node.id`.
     #[error(
-        "{} holds {trace:?} but no {IDENTITY}: without the id it was written under it cannot be used; restore {IDENTITY}, \
-         or move the whole folder away and start the node again: it then joins as a new voter",
+        "{} holds {trace:?} but no {IDENTITY}: without the id it was written under it cannot be used; {START_EMPTY}",
         .folder.display()
     )]
     Lost {

@@ -87,7 +87,12 @@ fn every_flipped_bit_cut_and_surplus_byte_is_refused_with_its_place() {
         assert_eq!(*path, file(folder.path()));
         assert!(*offset <= good.len() as u64);
         let text = read.unwrap_err().to_string();
-        assert!(text.contains("is damaged at byte") && text.contains("move it away"), "{text}");
+        assert!(
+            text.contains("is damaged at byte")
+                && text.contains("move the data folder away")
+                && text.contains("never restore an older copy"),
+            "{text}"
+        );
     }
 }
 

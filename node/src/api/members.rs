@@ -1,0 +1,52 @@
+//! Who takes part in Raft, changed by the leader, wherever that is.
+
+use std::time::Duration;
+
+use openraft::impls::TokioRuntime;
+use pando_protocol::message::{Answer, Call, MemberChange, MembersChanged, Reply};
+use pando_protocol::rejection::Rejection;
+
+use super::Api;
+use super::forward::{Forwarded, Led};
+use super::write::no_leader;
+use crate::control::{Control, NotChanged};
+
+/// A change has this long, leadership that moves on the way included: less than the 10 s that `pando` gives a call.
+const CHANGE_LIMIT: Duration = Duration::from_secs(9);
+
+impl Api {
+    /// Has the leader change the members. What is so already is done, so it is asked of each new leader again.
+    pub(super) async fn change_members(&self, change: MemberChange) -> Answer {
+        let Some(control) = &self.control else { return Err(no_leader(CHANGE_LIMIT, "an agent holds no state")) };
+        match self.to_leader(control, &Call::Members(change), CHANGE_LIMIT, CHANGE_LIMIT).await {
+            Forwarded::Answered(answer) => answer,
+            Forwarded::TimedOut { was_sent: true, .. } => Err(Rejection::Unknown),
+            Forwarded::TimedOut { was_sent: false, waited, last_seen } => Err(no_leader(waited, &last_seen)),
+        }
+    }
+
+    /// Changes the members as the leader.
+    pub(super) async fn change_members_here(&self, control: &Control<TokioRuntime>, change: MemberChange) -> Led {
+        let (name, what) = (change.name().clone(), participle(&change).to_owned());
+        match control.change_members(change).await {
+            Ok(changed) => {
+                let members = control.members().await;
+                Led::Answered(Ok(Reply::MembersChanged(MembersChanged { changed, members })))
+            }
+            Err(NotChanged::NotLeader) => Led::NotLeader,
+            Err(NotChanged::Unknown(why)) => {
+                tracing::info!(%name, why, "the outcome of a change of members is not known");
+                Led::Lost
+            }
+            Err(NotChanged::Refused(why)) => Led::Answered(Err(Rejection::MembersNotChanged { name, what, why })),
+        }
+    }
+}
+
+fn participle(change: &MemberChange) -> &'static str {
+    match change {
+        MemberChange::Add { .. } => "added",
+        MemberChange::Promote(_) => "promoted",
+        MemberChange::Remove(_) => "removed",
+    }
+}

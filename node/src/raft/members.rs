@@ -1,0 +1,544 @@
+//! Who takes part in Raft, changed at run time by the leader: what people ask for, and the replacement of a voter that lost
+//! its data.
+//!
+//! ```text
+//!   add ──► reached? ──► learner ──► catches up          promote ──► one change: voter
+//!   remove ──► leadership moves away first ──► voter becomes learner, and hears so ──► out
+//!   every half second: a change that an earlier leader left half done is finished; each member is asked who it is
+//!     another id, empty ──► wiped ──► new id a learner ──► one change: the new id votes, the old one is gone
+//! ```
+//!
+//! One task, one change at a time, each bound to the membership that it was judged by. Every step leaves a membership that can
+//! go on, so a leader may die after any of them, and what was asked for may be asked again.
+//!
+//! What judges is pure: [`judge`] and [`replacement`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::{ClientWriteError, RaftError};
+use openraft::raft::{ClientWriteResponse, Precondition};
+use openraft::storage::RaftStateMachine;
+use openraft::{ChangeMembers, Raft};
+use pando_protocol::ids::NodeName;
+use pando_protocol::message::MemberChange;
+use pando_protocol::view::{MemberRole, MemberRow};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::bootstrap::{Configured, introduce, question};
+use super::questions;
+use super::types::{LogId, NodeTypes, RaftId, Voter};
+use super::wire::{Introduction, Request};
+use crate::control::{ChangeRequest, NotChanged, members_of};
+use crate::storage::format::StoredMembership;
+use crate::transport::peers::Peers;
+
+/// Counts the sessions of a node that stand in the state.
+pub type Sessions = Box<dyn Fn(&NodeName) -> usize + Send + Sync>;
+
+/// The leader's task. It runs on every voter, and does nothing where another one leads.
+pub struct Keeper<SM: RaftStateMachine<NodeTypes>> {
+    /// Raft.
+    pub raft: Raft<NodeTypes, SM>,
+    /// The ways to other nodes.
+    pub peers: Peers,
+    /// The voters by configuration: those that are no members are told that the cluster exists.
+    pub configured: Configured,
+    /// After this long without an answer nothing runs under a session any more: lease and margin.
+    pub session_is_over: Duration,
+    /// The sessions that stand.
+    pub sessions: Sessions,
+    /// What people ask for.
+    pub changes: mpsc::Receiver<ChangeRequest>,
+    /// When to end.
+    pub stop: CancellationToken,
+}
+
+/// The members, as the leader sees them, and the log entry that made them so.
+#[derive(Debug, Clone)]
+pub struct Assembly {
+    /// Everybody.
+    pub members: Vec<MemberRow>,
+    /// The leader.
+    pub leader: RaftId,
+    entry: Option<LogId>,
+}
+
+/// The next step toward what was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// It is so.
+    Done,
+    /// A new member is to be reached, and made a learner.
+    Reach,
+    /// A learner becomes a voter; the voter of the same name, which lost its data, goes in the same change.
+    Vote {
+        /// The learner.
+        new: RaftId,
+        /// What it was before.
+        instead_of: Option<RaftId>,
+    },
+    /// Leadership moves away from the one that is to go.
+    HandOver,
+    /// A voter becomes a learner.
+    Demote(RaftId),
+    /// A learner goes; `hears` says that it is there and has not heard yet that it is no voter any more.
+    Drop {
+        /// The learner.
+        id: RaftId,
+        /// Whether it is worth waiting for.
+        hears: bool,
+    },
+    /// Not now: why, and what to do.
+    Refuse(String),
+}
+
+/// What to do next about a change that was asked for.
+pub fn judge(change: &MemberChange, now: &Assembly) -> Step {
+    let of_name = |role: MemberRole| now.members.iter().find(|m| m.name == *change.name() && m.role == role);
+    let (voter, learner) = (of_name(MemberRole::Voter), of_name(MemberRole::Learner));
+    match change {
+        MemberChange::Add { name, address } => {
+            if let Some(other) = now.members.iter().find(|m| m.address == *address && m.name != *name) {
+                return Step::Refuse(format!(
+                    "{address} is where {} answers: give {name} an address of its own",
+                    other.name
+                ));
+            }
+            match voter.or(learner) {
+                Some(member) if member.address == *address => Step::Done,
+                Some(member) => Step::Refuse(format!(
+                    "it is a member already, at {}: `pando cluster members remove {name}` first, then add it at {address}",
+                    member.address
+                )),
+                None => Step::Reach,
+            }
+        }
+        MemberChange::Promote(name) => match (voter, learner) {
+            (None, None) => Step::Refuse(format!(
+                "it is no member: `pando cluster members add {name} HOST:PORT` makes it a learner first"
+            )),
+            (Some(_), None) => Step::Done,
+            (old, Some(new)) => match may_vote(now, new, old.map(|old| old.raft_id)) {
+                Ok(()) => Step::Vote { new: new.raft_id, instead_of: old.map(|old| old.raft_id) },
+                Err(why) => Step::Refuse(why),
+            },
+        },
+        MemberChange::Remove(_) => match (voter, learner) {
+            (None, None) => Step::Done,
+            (Some(voter), _) => match may_go(now, voter) {
+                Ok(()) if voter.raft_id == now.leader => Step::HandOver,
+                Ok(()) => Step::Demote(voter.raft_id),
+                Err(why) => Step::Refuse(why),
+            },
+            (None, Some(learner)) => {
+                Step::Drop { id: learner.raft_id, hears: learner.answers == Some(true) && learner.lag != Some(0) }
+            }
+        },
+    }
+}
+
+/// What is to be done about the member `name` on its own account, which says now that it is `actual`: it is replaced where it
+/// lost its data. `is_over`: nothing runs any more under a session from before.
+pub fn replacement(name: &NodeName, actual: &Introduction, is_over: bool, now: &Assembly) -> Vec<Replacement> {
+    let of_name = || now.members.iter().filter(|member| member.name == *name);
+    let voter = of_name().find(|member| member.role == MemberRole::Voter);
+    let learners = of_name().filter(|member| member.role == MemberRole::Learner);
+    if voter.is_some_and(|voter| voter.raft_id == actual.raft_id) {
+        return learners.map(|learner| Replacement::Drop(learner.raft_id)).collect();
+    }
+    let mut todo: Vec<_> =
+        learners.filter(|l| l.raft_id != actual.raft_id).map(|l| Replacement::Drop(l.raft_id)).collect();
+    let known = of_name().find(|member| member.raft_id == actual.raft_id);
+    let address = of_name().next().map(|member| member.address.clone()).unwrap_or_default();
+    match (known, voter) {
+        // It holds the data of who knows whom.
+        (None, _) if actual.initialised => return Vec::new(),
+        (None, Some(_)) if !is_over => return Vec::new(),
+        (None, _) => todo.push(Replacement::Learn { id: actual.raft_id, address }),
+        (Some(new), Some(old)) if is_over && may_vote(now, new, Some(old.raft_id)).is_ok() => {
+            todo.push(Replacement::Vote { new: new.raft_id, instead_of: old.raft_id });
+        }
+        (Some(_), _) => {}
+    }
+    todo
+}
+
+/// A step of the leader's own replacement of a member that lost its data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Replacement {
+    /// A learner's id that is lost goes.
+    Drop(RaftId),
+    /// The new id becomes a learner.
+    Learn {
+        /// It.
+        id: RaftId,
+        /// Where it answers.
+        address: String,
+    },
+    /// The new id votes, in the one change in which the lost one goes.
+    Vote {
+        /// The new id.
+        new: RaftId,
+        /// The lost one.
+        instead_of: RaftId,
+    },
+}
+
+/// Whether a learner may vote from now on.
+fn may_vote(now: &Assembly, new: &MemberRow, instead_of: Option<RaftId>) -> Result<(), String> {
+    let mut after: BTreeSet<RaftId> = now.voters().map(|voter| voter.raft_id).collect();
+    if let Some(old) = instead_of {
+        after.remove(&old);
+    }
+    after.insert(new.raft_id);
+    if after.len() > MOST_VOTERS {
+        return Err(format!("there are {MOST_VOTERS} voters already, which are the most: remove one first"));
+    }
+    if new.answers != Some(true) {
+        return Err(format!("it does not answer at {}: start it, or remove it", new.address));
+    }
+    match new.lag {
+        Some(lag) if lag <= CAUGHT_UP => {}
+        lag => {
+            let lag = lag.map_or("an unknown number of".to_owned(), |lag| lag.to_string());
+            return Err(format!(
+                "it is {lag} entries behind, and at most {CAUGHT_UP} are allowed: wait until `pando cluster members` shows less"
+            ));
+        }
+    }
+    ensure_majority(now, &after)
+}
+
+/// Whether a voter may go.
+fn may_go(now: &Assembly, voter: &MemberRow) -> Result<(), String> {
+    let after: BTreeSet<RaftId> =
+        now.voters().map(|other| other.raft_id).filter(|other| *other != voter.raft_id).collect();
+    if after.is_empty() {
+        return Err("it is the only voter, and a cluster has at least one: promote another one first".into());
+    }
+    ensure_majority(now, &after)
+}
+
+/// Whether those of these voters that answer now are a majority of them.
+fn ensure_majority(now: &Assembly, voters: &BTreeSet<RaftId>) -> Result<(), String> {
+    let member = |id: &RaftId| now.members.iter().find(|member| member.raft_id == *id);
+    let silent: Vec<_> = voters.iter().filter_map(member).filter(|member| member.answers != Some(true)).collect();
+    let (there, needed) = (voters.len() - silent.len(), voters.len() / 2 + 1);
+    if there >= needed {
+        return Ok(());
+    }
+    let silent: Vec<_> = silent.iter().map(|member| member.name.to_string()).collect();
+    let silent = silent.join(", ");
+    Err(format!(
+        "of the {} voters that there would be, {there} answer, and {needed} are needed: start {silent}, or remove {silent} first",
+        voters.len()
+    ))
+}
+
+impl Assembly {
+    fn voters(&self) -> impl Iterator<Item = &MemberRow> {
+        self.members.iter().filter(|member| member.role == MemberRole::Voter)
+    }
+}
+
+type Written = Result<ClientWriteResponse<NodeTypes>, RaftError<NodeTypes, ClientWriteError<NodeTypes>>>;
+
+impl<SM: RaftStateMachine<NodeTypes>> Keeper<SM> {
+    /// Runs until `stop`.
+    pub async fn run(mut self) {
+        let stop = self.stop.clone();
+        let mut look = interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut strangers = BTreeMap::new();
+        loop {
+            let request = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                request = self.changes.recv() => match request {
+                    Some(request) => request,
+                    None => return,
+                },
+                _ = look.tick() => {
+                    tokio::select! {
+                        biased;
+                        () = stop.cancelled() => return,
+                        () = self.look_after(&mut strangers) => continue,
+                    }
+                }
+            };
+            let ChangeRequest { change, mut reply } = request;
+            let changed = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                // Whoever asked has given up; what was begun is finished by the next look.
+                () = reply.closed() => continue,
+                changed = self.change(&change) => changed,
+            };
+            _ = reply.send(changed);
+        }
+    }
+
+    /// The members; `None` where this node does not lead.
+    fn assembly(&self) -> Option<Assembly> {
+        let members = questions::members(&self.raft);
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let entry = *metrics.membership_config.log_id();
+        let leads = metrics.state.is_leader() && metrics.current_leader == Some(metrics.id);
+        leads.then(|| Assembly { members, leader: metrics.id, entry })
+    }
+
+    async fn change(&self, change: &MemberChange) -> Result<bool, NotChanged> {
+        let patience = Instant::now() + PATIENCE;
+        let mut changed = false;
+        loop {
+            self.finish().await;
+            let mut now = self.assembly().ok_or(NotChanged::NotLeader)?;
+            if !matches!(change, MemberChange::Add { .. }) {
+                self.ask_whether_there(&mut now).await;
+            }
+            let is_late = Instant::now() >= patience;
+            let step = judge(change, &now);
+            let written = match step.clone() {
+                Step::Done => return Ok(changed),
+                // It may change by itself: who was just started answers soon, and what is behind catches up.
+                Step::Refuse(why) if is_late => return Err(NotChanged::Refused(why)),
+                Step::Refuse(_) => {
+                    sleep(PAUSE).await;
+                    continue;
+                }
+                Step::Drop { hears: true, .. } if !is_late => {
+                    sleep(PAUSE).await;
+                    continue;
+                }
+                Step::HandOver => {
+                    let moved = questions::transfer(&self.raft, now.leader, None, PATIENCE).await;
+                    moved.map_err(|why| {
+                        NotChanged::Refused(format!("it leads, and leadership cannot be moved away from it: {why}"))
+                    })?;
+                    return Err(NotChanged::NotLeader);
+                }
+                Step::Reach => {
+                    let reached = self.reach(change).await;
+                    match reached {
+                        Ok((id, voter)) => {
+                            self.write(ChangeMembers::AddNodes([(id, voter)].into()), true, now.entry).await
+                        }
+                        Err(error) => Err(error),
+                    }
+                }
+                Step::Vote { new, instead_of } => self.vote(new, instead_of, now.entry).await,
+                Step::Demote(id) => self.write(ChangeMembers::RemoveVoters([id].into()), true, now.entry).await,
+                Step::Drop { id, .. } => self.write(ChangeMembers::RemoveNodes([id].into()), true, now.entry).await,
+            };
+            match written {
+                Ok(()) => {
+                    info!(name = %change.name(), ?step, "the membership is changed");
+                    changed = true;
+                }
+                // Something else was changed meanwhile, or is about to be; or the one to reach was just started.
+                Err(NotChanged::Refused(why)) if !is_late => {
+                    tracing::debug!(why, "a change of members is tried again");
+                    sleep(PAUSE).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Asks every member whether it is there, now: one that died a moment ago still counts as answering heartbeats.
+    async fn ask_whether_there(&self, now: &mut Assembly) {
+        let mut asked = JoinSet::new();
+        for (place, member) in now.members.iter().enumerate().filter(|(_, member)| member.raft_id != now.leader) {
+            let (peers, member) = (self.peers.clone(), member.clone());
+            asked.spawn(async move {
+                let met = introduce(&peers, &member.name, &member.address).await;
+                (place, met.is_ok_and(|met| met.raft_id == member.raft_id))
+            });
+        }
+        for (place, is_there) in asked.join_all().await {
+            now.members[place].answers = Some(is_there);
+        }
+    }
+
+    /// Asks a node that is to be added who it is.
+    async fn reach(&self, change: &MemberChange) -> Result<(RaftId, Voter), NotChanged> {
+        let MemberChange::Add { name, address } = change else {
+            return Err(NotChanged::Refused("only what is added is reached".into()));
+        };
+        let Introduction { raft_id, initialised, .. } = introduce(&self.peers, name, address).await.map_err(|error| {
+            NotChanged::Refused(format!(
+                "it was not reached ({error}): start {name} with --join and --advertise {address}, and look that it runs"
+            ))
+        })?;
+        if initialised {
+            return Err(NotChanged::Refused(format!(
+                "its data folder holds a log already, of a former membership or another cluster: stop {name}, move its data \
+                 folder away, start it with --join, and add it again"
+            )));
+        }
+        Ok((raft_id, Voter { name: Some(name.clone()), address: address.clone() }))
+    }
+
+    async fn vote(&self, new: RaftId, instead_of: Option<RaftId>, entry: Option<LogId>) -> Result<(), NotChanged> {
+        let vote = ChangeMembers::AddVoterIds([new].into());
+        match instead_of {
+            None => self.write(vote, true, entry).await,
+            // The lost id goes for good: nobody is there to learn under it.
+            Some(old) => {
+                let both = vec![vote, ChangeMembers::RemoveVoters([old].into())];
+                self.write(ChangeMembers::Batch(both), false, entry).await
+            }
+        }
+    }
+
+    /// Writes a change, where the membership is still that of `entry`.
+    async fn write(
+        &self,
+        change: ChangeMembers<RaftId, Voter>,
+        retain: bool,
+        entry: Option<LogId>,
+    ) -> Result<(), NotChanged> {
+        let same = Precondition::LastMembershipLogId { last_membership_log_id: entry };
+        let written: Written = timeout(WRITE, self.raft.change_membership_if(change, retain, [same]))
+            .await
+            .map_err(|_| NotChanged::Unknown(format!("no majority has it after {WRITE:?}")))?;
+        match written {
+            Ok(_) => Ok(()),
+            Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => Err(NotChanged::NotLeader),
+            Err(RaftError::APIError(ClientWriteError::ChangeMembershipError(error))) => {
+                Err(NotChanged::Refused(error.to_string()))
+            }
+            Err(RaftError::APIError(ClientWriteError::PreconditionFailed(error))) => {
+                Err(NotChanged::Refused(error.to_string()))
+            }
+            Err(error) => Err(NotChanged::Unknown(error.to_string())),
+        }
+    }
+
+    /// Ends a change that was left between its two entries, by another leader or by this one.
+    async fn finish(&self) {
+        let half_done = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let (effective, committed) = (&metrics.membership_config, &metrics.committed_membership_config);
+            let is_joint = effective.membership().get_joint_config().len() > 1;
+            (is_joint && effective.log_id() == committed.log_id()).then_some(*effective.log_id())
+        };
+        let Some(entry) = half_done.filter(|_| self.assembly().is_some()) else { return };
+        // Whoever was to go does not vote from here on; whether it stays a learner is asked again.
+        match self.write(ChangeMembers::AddVoterIds(BTreeSet::new()), true, entry).await {
+            Ok(()) => info!("finished a change of members that was left half done"),
+            Err(error) => tracing::debug!(%error, "a change of members is still half done"),
+        }
+    }
+
+    /// What needs no person. `strangers`: since when a name is known to answer under an id that is no member's.
+    async fn look_after(&self, strangers: &mut BTreeMap<(NodeName, RaftId), Instant>) {
+        self.finish().await;
+        let Some(now) = self.assembly() else { return strangers.clear() };
+        let met = self.ask_silent(&now).await;
+        self.tell_outsiders(&now, &met);
+        let before = std::mem::take(strangers);
+        for (name, actual) in met {
+            let key = (name.clone(), actual.raft_id);
+            let since = before.get(&key).copied().unwrap_or_else(Instant::now);
+            if !before.contains_key(&key) {
+                report(&name, &actual, &now);
+            }
+            strangers.insert(key, since);
+            let is_over = since.elapsed() >= self.session_is_over && (self.sessions)(&name) <= 1;
+            for step in replacement(&name, &actual, is_over, &now) {
+                // The next step is judged by what this one leaves.
+                let Some(entry) = self.assembly().map(|now| now.entry) else { return };
+                match self.replace(&name, &step, entry).await {
+                    Ok(()) => info!(%name, ?step, "a member that lost its data is replaced"),
+                    Err(error) => {
+                        tracing::debug!(%name, ?step, %error, "not yet");
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn replace(&self, name: &NodeName, step: &Replacement, entry: Option<LogId>) -> Result<(), NotChanged> {
+        match step.clone() {
+            Replacement::Drop(id) => self.write(ChangeMembers::RemoveNodes([id].into()), true, entry).await,
+            Replacement::Learn { id, address } => {
+                let voter = Voter { name: Some(name.clone()), address };
+                self.write(ChangeMembers::AddNodes([(id, voter)].into()), true, entry).await
+            }
+            Replacement::Vote { new, instead_of } => self.vote(new, Some(instead_of), entry).await,
+        }
+    }
+
+    /// Who answers at the address of each member that is silent, or of which there are two.
+    async fn ask_silent(&self, now: &Assembly) -> Vec<(NodeName, Introduction)> {
+        let is_twice = |name: &NodeName| now.members.iter().filter(|member| member.name == *name).count() > 1;
+        let silent = now.members.iter().filter(|m| m.answers != Some(true) || is_twice(&m.name));
+        let places: BTreeMap<_, _> = silent.map(|member| (member.name.clone(), member.address.clone())).collect();
+        let mut asked = JoinSet::new();
+        for (name, address) in places {
+            let peers = self.peers.clone();
+            asked.spawn(async move {
+                let met = introduce(&peers, &name, &address).await.ok()?;
+                Some((name, met))
+            });
+        }
+        asked.join_all().await.into_iter().flatten().collect()
+    }
+
+    /// Tells the configured voters that are no members, and members that lost their data, that the cluster exists and where: they
+    /// may have a configuration from when it was another one.
+    fn tell_outsiders(&self, now: &Assembly, met: &[(NodeName, Introduction)]) {
+        let Some(members) = members_of(&StoredMembership::clone(
+            self.raft.server_metrics().borrow_watched().committed_membership_config.as_ref(),
+        )) else {
+            return;
+        };
+        let address = |name: &NodeName| now.members.iter().find(|m| m.name == *name).map(|m| m.address.clone());
+        let outside = self.configured.iter().filter(|(name, _)| address(name).is_none());
+        let empty = met.iter().filter(|(_, actual)| !actual.initialised);
+        let outside = outside.map(|(name, address)| (name.clone(), address.clone()));
+        for (name, address) in outside.chain(empty.filter_map(|(name, _)| Some((name.clone(), address(name)?)))) {
+            let (peers, exists) = (self.peers.clone(), Request::ClusterExists(members.clone()));
+            tokio::spawn(async move { _ = question(&peers, &name, &address, exists).await });
+        }
+    }
+}
+
+fn report(name: &NodeName, actual: &Introduction, now: &Assembly) {
+    if now.members.iter().any(|member| member.raft_id == actual.raft_id) {
+        return;
+    }
+    let Introduction { raft_id, initialised, .. } = actual;
+    if *initialised {
+        warn!(%name, raft_id, "a member answers with data that is not of this membership: it stays out; move its data folder \
+              away and start it again");
+    } else {
+        warn!(%name, raft_id, "a member has lost its data and comes back under another Raft id: it will be replaced");
+    }
+}
+
+/// How often the leader looks after the members.
+const LOOK: Duration = Duration::from_millis(500);
+/// So long a change is tried that is refused at first. With a question and a write less than the 4 s that the api gives a leader.
+const PATIENCE: Duration = Duration::from_millis(1_500);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(50);
+/// One change has this long to be committed.
+const WRITE: Duration = Duration::from_millis(1_200);
+/// A learner that is so few entries behind has caught up: what a busy leader writes in some 100 ms.
+const CAUGHT_UP: u64 = 1_000;
+/// More voters make each write slower, and save nobody.
+const MOST_VOTERS: usize = 7;
+
+#[cfg(test)]
+mod tests;
