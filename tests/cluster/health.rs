@@ -90,7 +90,7 @@ async fn health_and_metrics_tell_a_crash_a_loss_a_failed_tree_its_clearing_and_t
         has_every_family_with_its_help(&cluster.get(voter, "/metrics").await.expect("metrics"));
     }
     until(&cluster, "n4", "/readyz", 200, "ok: n4 holds session").await;
-    until(&cluster, "n4", "/readyz/shop", 404, "n4 is an agent and holds no state: ask a voter").await;
+    until(&cluster, "n4", "/readyz/shop", 404, "n4 is no voter and holds no state: ask a voter").await;
     let agent = cluster.get("n4", "/metrics").await.expect("metrics");
     assert_eq!((agent.sample("pando_session_held"), agent.body.contains("pando_tree_failed")), (Some(1.0), false));
 
