@@ -6,6 +6,8 @@ mod cases;
 mod endpoints;
 #[path = "cluster/failover.rs"]
 mod failover;
+#[path = "cluster/groups.rs"]
+mod groups;
 #[path = "cluster/health.rs"]
 mod health;
 #[path = "cluster/kills.rs"]
