@@ -2,6 +2,8 @@
 
 #[path = "cluster/cases.rs"]
 mod cases;
+#[path = "cluster/drains.rs"]
+mod drains;
 #[path = "cluster/endpoints.rs"]
 mod endpoints;
 #[path = "cluster/failover.rs"]
