@@ -1,5 +1,7 @@
 //! Floor 3: real `pando-node` processes on loopback, killed, stopped, continued and restarted.
 
+#[path = "cluster/blinks.rs"]
+mod blinks;
 #[path = "cluster/cases.rs"]
 mod cases;
 #[path = "cluster/drains.rs"]
