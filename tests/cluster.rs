@@ -18,6 +18,8 @@ mod health;
 mod kills;
 #[path = "cluster/majority.rs"]
 mod majority;
+#[path = "cluster/quorum.rs"]
+mod quorum;
 #[path = "cluster/relay.rs"]
 mod relay;
 #[path = "cluster/renewal.rs"]
