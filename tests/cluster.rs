@@ -4,6 +4,8 @@
 mod blinks;
 #[path = "cluster/cases.rs"]
 mod cases;
+#[path = "cluster/clocks.rs"]
+mod clocks;
 #[path = "cluster/drains.rs"]
 mod drains;
 #[path = "cluster/endpoints.rs"]
