@@ -1,11 +1,19 @@
 //! Floor 3: real `pando-node` processes on loopback, killed, stopped, continued and restarted.
 
+#[path = "cluster/blinks.rs"]
+mod blinks;
 #[path = "cluster/cases.rs"]
 mod cases;
+#[path = "cluster/clocks.rs"]
+mod clocks;
+#[path = "cluster/drains.rs"]
+mod drains;
 #[path = "cluster/endpoints.rs"]
 mod endpoints;
 #[path = "cluster/failover.rs"]
 mod failover;
+#[path = "cluster/groups.rs"]
+mod groups;
 #[path = "cluster/health.rs"]
 mod health;
 #[path = "cluster/kills.rs"]
@@ -14,6 +22,8 @@ mod kills;
 mod majority;
 #[path = "cluster/members.rs"]
 mod members;
+#[path = "cluster/quorum.rs"]
+mod quorum;
 #[path = "cluster/relay.rs"]
 mod relay;
 #[path = "cluster/renewal.rs"]

@@ -1,4 +1,4 @@
-//! A relay between a client or node and a node: datagrams pass through it, unless they are swallowed or held back.
+//! A relay between a client or node and a node: datagrams and streams pass through it, unless they are swallowed or held back.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -7,8 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::net::UdpSocket;
+use pando_tests::cluster::free_address;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// What a relay does to the datagrams of one way now.
 #[derive(Debug, Default)]
@@ -16,7 +21,7 @@ struct Mood {
     swallows: AtomicBool,
     /// Of 1,000 datagrams, how many are lost.
     loss: AtomicU64,
-    /// Milliseconds by which each is held back.
+    /// Milliseconds by which each is held back, on its way there and on its way back.
     delay: AtomicU64,
     /// Datagrams that came this way.
     count: AtomicU64,
@@ -40,7 +45,14 @@ struct Moods {
     replies: Mood,
 }
 
-/// A UDP relay. Dropped, it ends.
+impl Mood {
+    /// By how much what comes now is held back.
+    fn delay(&self) -> Duration {
+        Duration::from_millis(self.delay.load(Ordering::SeqCst))
+    }
+}
+
+/// A relay of UDP and, on the same port, of TCP, of which it loses nothing. Dropped, it ends.
 #[derive(Debug)]
 pub struct Relay {
     address: SocketAddr,
@@ -52,11 +64,13 @@ impl Relay {
     /// A relay to a node.
     pub async fn to(target: &str) -> Self {
         let target: SocketAddr = target.parse().expect("an address");
-        let front = UdpSocket::bind("127.0.0.1:0").await.expect("a socket");
-        let address = front.local_addr().expect("its address");
+        let address: SocketAddr = free_address("127.0.0.1").parse().expect("an address");
+        let front = UdpSocket::bind(address).await.expect("a socket");
+        let streams = TcpListener::bind(address).await.expect("a socket");
         let moods = Arc::new(Moods::default());
         let mut task = JoinSet::new();
         task.spawn(relay(Arc::new(front), target, moods.clone()));
+        task.spawn(relay_streams(streams, target, moods.clone()));
         Self { address, moods, _task: task }
     }
 
@@ -107,6 +121,7 @@ async fn relay(front: Arc<UdpSocket>, target: SocketAddr, moods: Arc<Moods>) {
             tokio::time::sleep(delay).await;
             _ = way.send(&datagram).await;
         });
+        while tasks.try_join_next().is_some() {}
     }
 }
 
@@ -120,7 +135,38 @@ async fn replies(way: Arc<UdpSocket>, front: Arc<UdpSocket>, to: SocketAddr, moo
             tokio::time::sleep(delay).await;
             _ = front.send_to(&datagram, to).await;
         });
+        while tasks.try_join_next().is_some() {}
     }
+}
+
+async fn relay_streams(listener: TcpListener, target: SocketAddr, moods: Arc<Moods>) {
+    let mut tasks = JoinSet::new();
+    while let Ok((here, _)) = listener.accept().await {
+        let Ok(there) = TcpStream::connect(target).await else { continue };
+        let ((from_here, to_here), (from_there, to_there)) = (here.into_split(), there.into_split());
+        tasks.spawn(pass_on(from_here, to_there, moods.clone(), |moods| &moods.requests));
+        tasks.spawn(pass_on(from_there, to_here, moods.clone(), |moods| &moods.replies));
+    }
+}
+
+/// Passes on what comes, each piece so much later; its end too.
+async fn pass_on(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, moods: Arc<Moods>, way: fn(&Moods) -> &Mood) {
+    let (pieces, mut held) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+    let read = async move {
+        let mut buffer = vec![0; 65_536];
+        while let Ok(bytes @ 1..) = from.read(&mut buffer).await {
+            _ = pieces.send((Instant::now() + way(&moods).delay(), buffer[..bytes].to_vec()));
+        }
+    };
+    let write = async move {
+        while let Some((due, piece)) = held.recv().await {
+            tokio::time::sleep_until(due).await;
+            if to.write_all(&piece).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::join!(read, write);
 }
 
 /// An agent whose only ways to the voters lead through relays.

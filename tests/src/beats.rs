@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The life of one incarnation as its processes saw it, in milliseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,13 +45,66 @@ pub fn overlap(lives: &BTreeMap<u64, Life>) -> Option<String> {
     None
 }
 
+/// Two members of a group in their start order, of which the later one lived on while the earlier one began, where that is so:
+/// whatever makes an earlier member start makes all later ones start after it.
+pub fn out_of_turn(earlier: &BTreeMap<u64, Life>, later: &BTreeMap<u64, Life>) -> Option<String> {
+    let spans = |start: u64| later.iter().find(move |(_, life)| life.first < start && start <= life.last);
+    earlier.iter().find_map(|(incarnation, life)| {
+        let (other, spanning) = spans(life.first)?;
+        Some(format!("{incarnation} began at {}, and {other} after it in start order lived {spanning:?}", life.first))
+    })
+}
+
+/// A member of a group that lived through two starts of another one, where there is such: under `one_for_all` a new start of any
+/// member belongs to a new generation.
+pub fn outlived_a_generation(one: &BTreeMap<u64, Life>, another: &BTreeMap<u64, Life>) -> Option<String> {
+    one.iter().find_map(|(incarnation, life)| {
+        let within = |other: &&Life| life.first <= other.first && other.first <= life.last;
+        let starts = another.values().filter(within).count();
+        (starts > 1).then(|| format!("{incarnation} lived {life:?} through {starts} starts of the other"))
+    })
+}
+
+/// When each incarnation was told to stop, in milliseconds since the Unix epoch: of witnesses that take time for it.
+pub fn told(file: &Path) -> BTreeMap<u64, u64> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let told = text.lines().filter_map(|line| match line.split(' ').collect::<Vec<_>>()[..] {
+        [incarnation, "told", at] => Some((incarnation.parse().ok()?, at.parse().ok()?)),
+        _ => None,
+    });
+    told.collect()
+}
+
+/// Now, as witnesses write it down: in milliseconds since the Unix epoch.
+pub fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn life(first: u64, last: u64) -> Life {
+        Life { first, last }
+    }
+
+    #[test]
+    fn a_later_member_that_lives_on_while_an_earlier_one_begins_is_out_of_turn() {
+        let earlier = BTreeMap::from([(1, life(0, 10)), (5, life(20, 30))]);
+        assert_eq!(out_of_turn(&earlier, &BTreeMap::from([(2, life(1, 9)), (6, life(21, 30))])), None);
+        assert!(out_of_turn(&earlier, &BTreeMap::from([(2, life(1, 20))])).is_some());
+    }
+
+    #[test]
+    fn a_member_that_lives_through_two_starts_of_another_one_outlived_a_generation() {
+        let one = BTreeMap::from([(1, life(0, 30))]);
+        assert_eq!(outlived_a_generation(&one, &BTreeMap::from([(2, life(1, 29))])), None);
+        assert!(outlived_a_generation(&one, &BTreeMap::from([(2, life(1, 9)), (3, life(15, 29))])).is_some());
+    }
+
     #[test]
     fn an_overlap_is_found_and_a_handover_is_none() {
-        let life = |first, last| Life { first, last };
         assert_eq!(overlap(&BTreeMap::from([(1, life(0, 10)), (2, life(11, 20))])), None);
         assert!(overlap(&BTreeMap::from([(1, life(0, 10)), (2, life(10, 20))])).is_some());
         assert!(overlap(&BTreeMap::from([(1, life(0, 30)), (2, life(31, 32)), (3, life(5, 6))])).is_some());

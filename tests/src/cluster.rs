@@ -27,7 +27,7 @@ use pando_protocol::view::{ClusterRow, EventRow, Explanation, HistoryRow, NodeRo
 use tempfile::TempDir;
 
 pub use http::Answer;
-pub use node::{NodeProcess, marked_processes, send};
+pub use node::{NodeProcess, marked_processes, send, started_at};
 
 use crate::programs;
 use crate::wait::wait_until;
@@ -44,8 +44,12 @@ pub struct Options {
     pub agents: usize,
     /// Flags for every node, beside those that the fixture sets.
     pub flags: Vec<String>,
+    /// Further flags of a node, by its name.
+    pub own_flags: fn(&str) -> Vec<String>,
     /// Where the nodes answer, in their order; empty: on free ports of 127.0.0.1.
     pub addresses: Vec<String>,
+    /// Where they listen, where that is not where they answer: something between passes on what comes.
+    pub listens: Vec<String>,
     /// How long the certificates of the nodes are valid.
     pub validity: Duration,
     /// Whether every node serves health and metrics, on a free port of 127.0.0.1.
@@ -56,8 +60,17 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        let (flags, addresses, validity) = (Vec::new(), Vec::new(), CERTIFICATE_VALIDITY);
-        Self { voters: 3, agents: 0, flags, addresses, validity, http: false, prefix: |_| Vec::new() }
+        Self {
+            voters: 3,
+            agents: 0,
+            flags: Vec::new(),
+            own_flags: |_| Vec::new(),
+            addresses: Vec::new(),
+            listens: Vec::new(),
+            validity: CERTIFICATE_VALIDITY,
+            http: false,
+            prefix: |_| Vec::new(),
+        }
     }
 }
 
@@ -96,10 +109,14 @@ impl Cluster {
         let voters = names.iter().zip(&addresses).take(options.voters);
         let voters = voters.map(|(name, address)| format!("{name}={address}")).collect::<Vec<_>>().join(",");
         let mut nodes = BTreeMap::new();
-        for (name, address) in names.iter().zip(&addresses) {
+        for (index, (name, address)) in names.iter().zip(&addresses).enumerate() {
             let home = folder.path().join(name.as_str());
             authority.issue(name, Role::Node, &home.join("identity")).expect("a certificate");
-            let mut node = NodeProcess::new(name.clone(), home, address.clone(), &voters, options.flags.clone());
+            let flags = options.flags.iter().cloned().chain((options.own_flags)(name.as_str())).collect();
+            let mut node = NodeProcess::new(name.clone(), home, address.clone(), &voters, flags);
+            if let Some(listens) = options.listens.get(index) {
+                node.set_listens(listens.clone());
+            }
             node.set_prefix((options.prefix)(name.as_str()));
             if options.http {
                 node.set_http(free_address("127.0.0.1"));
@@ -173,6 +190,13 @@ impl Cluster {
     /// The processes of children that run on a node.
     pub fn children(&self, node: &str) -> Vec<u32> {
         self.nodes[&name(node)].mark().map(|mark| marked_processes(&mark)).unwrap_or_default()
+    }
+
+    /// The processes of children that run on any node, each with when it began: see [`started_at`].
+    pub fn all_children(&self) -> BTreeMap<u32, u64> {
+        let marks = self.nodes.values().filter_map(NodeProcess::mark);
+        let pids = marks.flat_map(|mark| marked_processes(&mark));
+        pids.filter_map(|pid| Some((pid, started_at(pid)?))).collect()
     }
 
     /// Adds an agent that knows the voters by these addresses, and starts it with these flags.

@@ -19,6 +19,7 @@ mod log_writer;
 pub mod logs;
 mod loss;
 mod memory;
+mod outbox;
 pub mod place;
 mod ready;
 pub mod record;

@@ -16,9 +16,10 @@ use super::children::{ChildEvent, Options, SignalError, Start};
 use super::environment::{BaseEnvironment, RunIdentity};
 use super::log_writer::LogWriter;
 use super::memory::OutOfMemoryKills;
+use super::outbox::Outbox;
 use super::ready::NotifySocket;
 use super::run::{Probe, Process, Run};
-use super::runs::{Outbox, Report};
+use super::runs::Report;
 use super::start::Beginning;
 use crate::guard::words::{EndedHow, Ending, FromGuard, RunId, ToGuard};
 
@@ -157,7 +158,11 @@ impl RunTable {
             Shutdown::Grace(grace) => Some(most.map_or(grace, |most| grace.min(most))),
             Shutdown::Infinity => most,
         };
-        outbox.say(&ToGuard::Stop { run: RunId { incarnation, probe: 0 }, signal: run.spec.stop_signal, grace });
+        let (run, signal) = (RunId { incarnation, probe: 0 }, run.spec.stop_signal);
+        if outbox.withdraw(run) {
+            return self.not_started(incarnation);
+        }
+        outbox.say(&ToGuard::Stop { run, signal, grace });
     }
 
     /// Orders a stop of everything, and lets nothing start any more.
@@ -171,7 +176,17 @@ impl RunTable {
     /// Orders SIGKILL.
     pub fn kill(&mut self, incarnation: Incarnation, outbox: &mut Outbox) {
         if self.runs.contains_key(&incarnation) {
-            outbox.say(&ToGuard::Kill { run: RunId { incarnation, probe: 0 } });
+            self.kill_run(RunId { incarnation, probe: 0 }, outbox);
+        }
+    }
+
+    fn kill_run(&mut self, run: RunId, outbox: &mut Outbox) {
+        if !outbox.withdraw(run) {
+            return outbox.say(&ToGuard::Kill { run });
+        }
+        match run.probe {
+            0 => self.not_started(run.incarnation),
+            _ => self.probe_ended(run, false),
         }
     }
 
@@ -198,6 +213,9 @@ impl RunTable {
     }
 
     fn sort(&mut self, word: FromGuard, outbox: &mut Outbox) {
+        if let FromGuard::Started { run, .. } | FromGuard::NotStarted { run } | FromGuard::Ended { run, .. } = word {
+            outbox.start_answered(run);
+        }
         match word {
             FromGuard::Configured => {}
             FromGuard::Renewed { session, kill_at } => {
@@ -244,8 +262,8 @@ impl RunTable {
         run.readiness = None;
         run.output = None;
         run.end = Some((ending, Instant::now()));
-        if let Some(probe) = &run.probe {
-            outbox.say(&ToGuard::Kill { run: RunId { incarnation, probe: probe.number } });
+        if let Some(probe) = run.probe.as_ref().map(|probe| probe.number) {
+            self.kill_run(RunId { incarnation, probe }, outbox);
         }
         self.finish(incarnation);
     }
@@ -282,7 +300,7 @@ impl RunTable {
             Report::Probe { incarnation, command, reply } => self.probe(incarnation, &command, reply, outbox),
             Report::KillProbe(incarnation) => {
                 if let Some(probe) = self.runs.get(&incarnation).and_then(|run| run.probe.as_ref()) {
-                    outbox.say(&ToGuard::Kill { run: RunId { incarnation, probe: probe.number } });
+                    self.kill_run(RunId { incarnation, probe: probe.number }, outbox);
                 }
             }
             Report::Drained(incarnation, stderr) => {

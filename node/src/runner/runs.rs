@@ -1,7 +1,6 @@
 //! The task behind [`Children`](super::children::Children): turns orders into words for the guard, and its words into
 //! events.
 
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -16,6 +15,7 @@ use tokio::time::timeout;
 use super::children::{ChildEvent, ChildrenError, Options, SignalError, Start};
 use super::link::{Buffer, Link};
 use super::loss;
+use super::outbox::Outbox;
 use super::run_table::RunTable;
 use crate::guard::socket::{self, Parcel};
 use crate::guard::words::{Configuration, FromGuard, ToGuard, VoterAddress};
@@ -86,51 +86,6 @@ pub enum Report {
     KillProbe(Incarnation),
     /// Its output is read to the end; the last lines of standard error.
     Drained(Incarnation, String),
-}
-
-/// Words that wait for the guard.
-#[derive(Debug, Default)]
-pub struct Outbox {
-    parcels: VecDeque<(Option<Replaced>, Parcel)>,
-}
-
-/// A word that replaces one of its kind that still waits, so that a guard that does not read cannot make the queue grow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Replaced {
-    /// A renewal of this session. It takes the place of the older one: what waits behind that one needs it.
-    Renewal(SessionId),
-    /// A call. It goes behind all that waits, because its answer says that this was heard.
-    Call,
-}
-
-impl Outbox {
-    /// Queues a word with its descriptors. Renewals and calls replace older ones that still wait.
-    ///
-    /// # Errors
-    /// Where the word is larger than a word may be.
-    pub fn push(&mut self, word: &ToGuard, descriptors: Vec<OwnedFd>) -> Result<(), String> {
-        let parcel = Parcel::with(word, descriptors).map_err(|error| error.to_string())?;
-        let tag = match word {
-            ToGuard::Renew { session, .. } => Some(Replaced::Renewal(*session)),
-            ToGuard::Call { .. } => Some(Replaced::Call),
-            _ => None,
-        };
-        if tag == Some(Replaced::Call) {
-            self.parcels.retain(|(waiting, _)| *waiting != tag);
-        }
-        match self.parcels.iter_mut().find(|(waiting, _)| tag.is_some() && *waiting == tag) {
-            Some(waiting) => waiting.1 = parcel,
-            None => self.parcels.push_back((tag, parcel)),
-        }
-        Ok(())
-    }
-
-    /// Queues a word that is small by its kind.
-    pub fn say(&mut self, word: &ToGuard) {
-        if let Err(error) = self.push(word, Vec::new()) {
-            tracing::error!(?word, error, "a word for the guard cannot be written");
-        }
-    }
 }
 
 enum Input {
@@ -239,7 +194,7 @@ impl Runs {
     async fn work(&mut self) -> Ending {
         let mut buffer = Buffer::default();
         loop {
-            let front = self.outbox.parcels.front().map(|(_, parcel)| parcel);
+            let front = self.outbox.front();
             let waiting = !self.table.events.is_empty();
             let input = tokio::select! {
                 biased;
@@ -267,11 +222,9 @@ impl Runs {
             Input::Guard(Ok(None) | Err(_)) => {
                 return Some(if self.left && !self.killed_guard { Ending::Goes } else { Ending::GuardGone });
             }
-            Input::Sent(Ok(())) => {
-                self.outbox.parcels.pop_front();
-            }
+            Input::Sent(Ok(())) => self.outbox.sent(),
             // Its end is noticed where it is read.
-            Input::Sent(Err(_)) => self.outbox.parcels.clear(),
+            Input::Sent(Err(_)) => self.outbox.clear(),
             Input::Order(Some(order)) => self.obey(order),
             // The runner has ended, and what still runs gets its grace.
             Input::NobodyListens if !self.leaving.is_empty() => self.table.events.clear(),

@@ -106,6 +106,7 @@ impl Change<'_> {
         if node.current == Some(id) {
             node.current = None;
             self.release_places_on(name);
+            self.room_changed = true; // Groups that looked at it first may do without it.
         }
         for (path, brake) in lost.iter().zip(brakes) {
             let Some(run) = self.cluster.run(path).cloned() else { continue };

@@ -4,11 +4,13 @@
 //! nodes; a child's next run takes its own. A group that does not find all of its places keeps none, so that two groups never
 //! wait for what the other holds.
 
+use std::collections::BTreeMap;
+
 use pando_protocol::ids::{NodeName, Path, SessionId};
 
 use crate::change::Change;
 use crate::cluster::{Body, Cluster, Place, Run};
-use crate::colocation::colocation;
+use crate::colocation::{colocation, outermost};
 use crate::groups::is_startable;
 use crate::mutation::{Mutation, broken};
 use crate::placement::fitting;
@@ -86,7 +88,17 @@ impl Change<'_> {
                 without.push((fitting(self.cluster, &path), path));
             }
         }
-        without.sort_by_key(|(nodes, _)| *nodes);
+        // What stays together is placed in one go, so that nobody takes the room that its first member saw for all of it.
+        let together = |path: &Path| outermost(self.cluster, path).unwrap_or_else(|| path.clone());
+        let mut fewest: BTreeMap<Path, usize> = BTreeMap::new();
+        for (nodes, path) in &without {
+            let known = fewest.entry(together(path)).or_insert(*nodes);
+            *known = (*known).min(*nodes);
+        }
+        without.sort_by_cached_key(|(nodes, path)| {
+            let with = together(path);
+            (fewest.get(&with).copied(), with, *nodes)
+        });
         for (_, path) in without {
             match self.choose_node(&path) {
                 Ok((node, session)) => {

@@ -1,14 +1,18 @@
 //! A child that is its own witness: it writes down that it lives, again and again, with its incarnation.
 //!
-//! `witness FILE [--helper] [--store HOST:PORT] [--as ROLE]`: appends `incarnation role milliseconds` to FILE every 20 ms.
+//! `witness FILE [--helper] [--store HOST:PORT] [--as ROLE] [--stop-takes MS]`: appends `incarnation role milliseconds` to FILE every 20 ms.
 //! With `--helper` it starts a helper in a session of its own, which does the same. With `--store` it writes its incarnation to
-//! the store too, as often as that answers. It ends only when it is killed.
+//! the store too, as often as that answers. It ends only when it is killed, or, with `--stop-takes`, with exit code 143 so long
+//! after SIGTERM, which it writes down too, under the role `told`.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::signal::unix::{SignalKind, signal};
 
 const BEAT: Duration = Duration::from_millis(20);
 
@@ -26,12 +30,35 @@ fn main() {
         std::thread::spawn(move || tell(store, &incarnation));
     }
     let mut beats = OpenOptions::new().create(true).append(true).open(file).expect("the file of beats");
+    if let Some(takes) = value(&words, "--stop-takes") {
+        let takes = Duration::from_millis(takes.parse().expect("milliseconds"));
+        let (incarnation, beats) = (incarnation.clone(), beats.try_clone().expect("a descriptor"));
+        let (is_ready, ready) = channel();
+        std::thread::spawn(move || end_when_told(takes, &incarnation, beats, is_ready));
+        ready.recv().expect("a thread that waits for SIGTERM");
+    }
     loop {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());
-        // One write for each line, so that lines of several writers never mix.
-        beats.write_all(format!("{incarnation} {role} {now}\n").as_bytes()).expect("a beat");
+        beat(&mut beats, &incarnation, role);
         std::thread::sleep(BEAT);
     }
+}
+
+/// One write for each line, so that lines of several writers never mix.
+fn beat(beats: &mut File, incarnation: &str, role: &str) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());
+    beats.write_all(format!("{incarnation} {role} {now}\n").as_bytes()).expect("a beat");
+}
+
+fn end_when_told(takes: Duration, incarnation: &str, mut beats: File, is_ready: Sender<()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
+    runtime.block_on(async {
+        let mut told = signal(SignalKind::terminate()).expect("a handler");
+        is_ready.send(()).expect("a main thread");
+        told.recv().await;
+    });
+    beat(&mut beats, incarnation, "told");
+    std::thread::sleep(takes);
+    std::process::exit(143);
 }
 
 fn value<'a>(words: &'a [String], flag: &str) -> Option<&'a str> {

@@ -18,6 +18,7 @@ pub struct NodeProcess {
     name: NodeName,
     home: PathBuf,
     address: String,
+    listens: String,
     voters: String,
     flags: Vec<String>,
     prefix: Vec<String>,
@@ -28,7 +29,8 @@ pub struct NodeProcess {
 impl NodeProcess {
     /// A node that is not started yet. Its identity lies in `home/identity`.
     pub fn new(name: NodeName, home: PathBuf, address: String, voters: &str, flags: Vec<String>) -> Self {
-        Self { name, home, address, voters: voters.to_owned(), flags, prefix: Vec::new(), http: None, child: None }
+        let (listens, voters) = (address.clone(), voters.to_owned());
+        Self { name, home, address, listens, voters, flags, prefix: Vec::new(), http: None, child: None }
     }
 
     /// Its name.
@@ -56,6 +58,11 @@ impl NodeProcess {
         self.prefix = prefix;
     }
 
+    /// Listens here from its next start on: something between passes on what comes to its address.
+    pub fn set_listens(&mut self, listens: String) {
+        self.listens = listens;
+    }
+
     /// Serves health and metrics at this address from its next start on.
     pub fn set_http(&mut self, address: String) {
         self.http = Some(address);
@@ -79,7 +86,7 @@ impl NodeProcess {
             "--identity",
             &identity,
             "--listen",
-            &self.address,
+            &self.listens,
             "--advertise",
             &self.address,
             "--voters",
@@ -237,6 +244,13 @@ pub fn children_of(pid: u32) -> Vec<u32> {
 pub fn state_of(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit(')').next()?.trim_start().chars().next()
+}
+
+/// When a process began, in hundredths of a second since the machine did; `None` where there is none. Together with its number
+/// this names a process for good.
+pub fn started_at(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.split_whitespace().nth(19)?.parse().ok()
 }
 
 fn command_line(pid: u32) -> String {
