@@ -15,6 +15,8 @@ pub mod config;
 pub mod control;
 pub mod freshness;
 mod going;
+#[cfg(test)]
+mod golden;
 pub mod guard;
 pub mod http;
 pub mod launcher;
