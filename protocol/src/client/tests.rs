@@ -285,7 +285,7 @@ async fn a_node_that_answers_other_versions_in_words_is_quoted_to_whoever_asked(
     let refusing = tokio::spawn(async move {
         let connection = endpoint.accept().await.unwrap().await.unwrap();
         assert_eq!(quic::other_version(&connection), None, "both are this build");
-        quic::close(&connection, quic::CloseCode::Unwelcome, &tls::versions_meet("pando/7"));
+        quic::close(&connection, CloseCode::Unwelcome, &tls::versions_meet("pando/7"));
         endpoint.wait_idle().await;
     });
     let text = client(folder.path(), &[&address]).call(read(), LIMIT).await.unwrap_err().to_string();
