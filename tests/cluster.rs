@@ -38,5 +38,7 @@ mod silent_leader;
 mod snapshots;
 #[path = "cluster/time.rs"]
 mod time;
+#[path = "cluster/upgrade.rs"]
+mod upgrade;
 #[path = "cluster/writes.rs"]
 mod writes;

@@ -1,6 +1,7 @@
-//! Hostile bytes: whatever arrives, decoding neither panics nor takes more memory than its class allows.
+//! Golden bytes: what is sent and kept stays as it was. Hostile bytes: whatever arrives, decoding neither panics nor takes more
+//! memory than its class allows.
 //!
-//! The seed of a run is printed; `PANDO_SEED=<number>` repeats it.
+//! The seed of a hostile run is printed; `PANDO_SEED=<number>` repeats it.
 
 #[path = "wire/attributes.rs"]
 mod attributes;
@@ -8,6 +9,8 @@ mod attributes;
 mod counting;
 #[path = "wire/frames.rs"]
 mod frames;
+#[path = "wire/golden.rs"]
+mod golden;
 #[path = "wire/samples.rs"]
 mod samples;
 

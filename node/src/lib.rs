@@ -16,6 +16,8 @@ pub mod control;
 pub mod directory;
 pub mod freshness;
 mod going;
+#[cfg(test)]
+mod golden;
 pub mod guard;
 pub mod http;
 pub mod launcher;

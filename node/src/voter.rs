@@ -61,7 +61,9 @@ impl Voter {
             StateMachine::open(snapshots.clone(), RULES).context("cannot load the snapshot")?;
         let log =
             LogStore::open(&folder.log(), &LogOptions::for_size(config.log_bytes)).context("cannot open the log")?;
-        log.ensure_follows(published.borrow().applied.map(|applied| applied.index)).context("cannot use the log")?;
+        let snapshot = published.borrow().applied.map(|applied| applied.index);
+        log.ensure_follows(snapshot).context("cannot use the log")?;
+        log.ensure_known_rules(snapshot, RULES.known).context("cannot use the log")?;
         let times = config.times;
         let raft_times =
             Times { heartbeat: times.heartbeat, election_min: times.election_min, election_max: times.election_max };

@@ -7,12 +7,15 @@
 //! ```
 //!
 //! No rules live here (see `pando-supervision`) and nothing here starts a process. The feature `client` adds identities
-//! and QUIC with mutual TLS, the feature `spec-files` the reader of TOML and JSON specs.
+//! and QUIC with mutual TLS, the feature `spec-files` the reader of TOML and JSON specs; `golden` is
+//! for tests.
 
 pub mod cause;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod codec;
+#[cfg(any(test, feature = "golden"))]
+pub mod golden;
 pub mod ids;
 pub mod message;
 pub mod rejection;

@@ -17,6 +17,16 @@ use crate::view::{ClusterRow, EventRow, Explanation, HistoryRow, MemberRow, Node
 /// The ALPN of a connection: the protocol's version. Another version is refused before a byte of it is read.
 pub const ALPN: &[u8] = b"pando/1";
 
+/// The ALPNs to which whoever accepts QUIC agrees, ours first. The others only so that it can say which versions meet when it
+/// closes the connection: a handshake that fails tells no version. A peer of a version beyond these fails in it all the same.
+pub fn versions_to_answer() -> Vec<Vec<u8>> {
+    let others = (1..=VERSIONS_TO_ANSWER).map(|version| format!("pando/{version}").into_bytes());
+    std::iter::once(ALPN.to_vec()).chain(others.filter(|other| other != ALPN)).collect()
+}
+
+/// Versions of the protocol that are answered in words. More cost a comparison each, for each handshake.
+const VERSIONS_TO_ANSWER: u8 = 64;
+
 /// The first byte on every stream of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]

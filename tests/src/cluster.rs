@@ -165,6 +165,12 @@ impl Cluster {
         client(&self.folder.path().join("admin"), vec![self.nodes[&name(node)].address().to_owned()])
     }
 
+    /// A client like [`Self::client`], for a task of its own.
+    pub fn client_of_all(&self) -> Client {
+        let addresses = self.nodes.values().map(|node| node.address().to_owned()).collect();
+        client(&self.folder.path().join("admin"), addresses)
+    }
+
     /// A client with the admin's identity that asks whoever answers at an address.
     pub fn client_at(&self, address: &str) -> Client {
         client(&self.folder.path().join("admin"), vec![address.to_owned()])

@@ -25,6 +25,9 @@ use pando_protocol::view::{
 use pando_supervision::command::EndProof;
 use pando_supervision::{Batch, Command, Done, Outcome, Stamp};
 
+#[path = "samples/state.rs"]
+pub mod state;
+
 pub fn calls() -> Vec<Call> {
     let write = |change| Call::Write(write(change));
     let read = |query| Call::Read { query, freshness: Freshness::Linearizable };
@@ -85,12 +88,12 @@ pub fn answers() -> Vec<Answer> {
         Ok(Reply::Killed { incarnation: Incarnation(9), node: node(), pid: 77 }),
         Ok(Reply::Transferred { leader: node() }),
         Ok(Reply::MembersChanged(MembersChanged { changed: true, members: vec![member_row()] })),
-        found(Found::Tree(vec![tree_row(), tree_row()])),
+        found(Found::Tree(tree_rows())),
         found(Found::Explanation(Box::new(explanation()))),
         found(Found::History(vec![history_row()])),
-        found(Found::Nodes(vec![node_row()])),
+        found(Found::Nodes(node_rows())),
         found(Found::Cluster(cluster_row())),
-        found(Found::Differences(vec![difference()])),
+        found(Found::Differences(differences())),
         found(Found::Settled(settled())),
         found(Found::Members(vec![member_row(), member_row()])),
     ]);
@@ -234,6 +237,7 @@ fn rejections() -> Vec<Rejection> {
         Rejection::OutOfOrder { got: 3, expected: 2 },
         Rejection::BadRequest("empty".into()),
         Rejection::NotTransferred { to: node(), why: "it lags".into() },
+        Rejection::WrongNodeState { node: node(), why: "it is up".into() },
         Rejection::MembersNotChanged { name: node(), what: "promoted".into(), why: "it lags".into() },
     ]
 }
@@ -258,6 +262,15 @@ fn observations() -> Vec<Observation> {
         },
     };
     let mut observations: Vec<Observation> = how.into_iter().map(exited).collect();
+    let memory = [OutOfMemory::No, OutOfMemory::Yes].into_iter().zip(observations.clone());
+    let memory = memory.map(|(out_of_memory, observation)| match observation {
+        Observation::Exited { path, incarnation, exit } => {
+            Observation::Exited { path, incarnation, exit: Exit { out_of_memory, healthy: None, stderr: None, ..exit } }
+        }
+        other => other,
+    });
+    let memory: Vec<Observation> = memory.collect();
+    observations.extend(memory);
     observations.extend([
         Observation::Started { path: path(), incarnation: Incarnation(5), pid: 4_242 },
         Observation::Ready { path: path(), incarnation: Incarnation(5) },
@@ -349,6 +362,19 @@ fn difference() -> Difference {
     Difference { path: path(), what: DifferenceKind::Restarted, keys: vec!["command".into()] }
 }
 
+fn differences() -> Vec<Difference> {
+    let kinds = [
+        DifferenceKind::Added,
+        DifferenceKind::Removed,
+        DifferenceKind::Restarted,
+        DifferenceKind::Changed,
+        DifferenceKind::Started,
+        DifferenceKind::Stopped,
+        DifferenceKind::Moved,
+    ];
+    kinds.into_iter().map(|what| Difference { what, ..difference() }).collect()
+}
+
 fn spec_mistake() -> SpecMistake {
     SpecMistake { at: path(), key: "backoff.cap".into(), what: "below base".into() }
 }
@@ -373,6 +399,32 @@ fn tree_row() -> TreeRow {
         configured: 1,
         waiting: Some("a node with disk=ssd".into()),
     }
+}
+
+fn tree_rows() -> Vec<TreeRow> {
+    let states = [
+        State::Waiting,
+        State::BackingOff,
+        State::Starting,
+        State::Started,
+        State::Running,
+        State::Stopping,
+        State::Stopped,
+        State::Finished,
+        State::Failed,
+    ];
+    let verdicts = [
+        Verdict::Failed,
+        Verdict::Stopped,
+        Verdict::Waiting,
+        Verdict::Looping,
+        Verdict::Churning,
+        Verdict::Short,
+        Verdict::Healthy,
+    ];
+    let rows = states.into_iter().zip(verdicts.into_iter().cycle());
+    let kinds = [Kind::Supervisor, Kind::Process].into_iter().cycle();
+    rows.zip(kinds).map(|((state, verdict), kind)| TreeRow { kind, state, verdict, ..tree_row() }).collect()
 }
 
 fn cause_row() -> CauseRow {
@@ -442,6 +494,11 @@ fn node_row() -> NodeRow {
         losses: 1,
         address: "n1:7000".into(),
     }
+}
+
+fn node_rows() -> Vec<NodeRow> {
+    let states = [NodeState::Up, NodeState::Leaving, NodeState::Down, NodeState::Draining, NodeState::Drained];
+    states.into_iter().map(|state| NodeRow { state, ..node_row() }).collect()
 }
 
 fn cluster_row() -> ClusterRow {

@@ -61,10 +61,22 @@ pub enum StorageError {
     /// The state is larger than the format holds.
     #[error("the state cannot be written as a snapshot: {0}")]
     TooLarge(String),
+    /// It was written in a format that this build does not know.
+    #[error(
+        "{} is of {what}, which this build of pando-node does not know; nothing was changed. Start the newer version of \
+         pando-node that ran here. Where none ever ran here the file is damaged",
+        .path.display()
+    )]
+    NewerFormat {
+        /// The file or folder.
+        path: PathBuf,
+        /// Which format, and which one is known.
+        what: String,
+    },
     /// The state is under rules that this build does not know.
     #[error(
-        "the state is under rules of version {found}, this build knows them up to {known}: start the newer version of \
-         pando-node again"
+        "the state is under rules of version {found}, this build knows them up to {known}; nothing was changed. Start the \
+         newer version of pando-node that ran here"
     )]
     NewerRules {
         /// The version that the state is under.
@@ -92,7 +104,7 @@ impl From<StorageError> for io::Error {
             StorageError::Damaged { .. } | StorageError::Contradiction { .. } | StorageError::BadTransfer { .. } => {
                 io::ErrorKind::InvalidData
             }
-            StorageError::NewerRules { .. } => io::ErrorKind::Unsupported,
+            StorageError::NewerFormat { .. } | StorageError::NewerRules { .. } => io::ErrorKind::Unsupported,
             StorageError::TooLarge(_) => io::ErrorKind::FileTooLarge,
             StorageError::InUse(_) => io::ErrorKind::WouldBlock,
         };

@@ -94,6 +94,19 @@ pub fn decode_payload(bytes: &[u8]) -> Result<Payload, CodecError> {
     })
 }
 
+/// Which format, and which one is known, where the bytes are a newer build's.
+pub fn newer_codec(error: &CodecError) -> Option<String> {
+    match error {
+        CodecError::Version { found: Some(found) } if *found > codec::VERSION => {
+            Some(format!("codec version {found}, after {}", codec::VERSION))
+        }
+        CodecError::Version { .. }
+        | CodecError::TooLarge { .. }
+        | CodecError::Malformed(_)
+        | CodecError::Trailing(_) => None,
+    }
+}
+
 impl From<&LogId> for StoredLogId {
     fn from(id: &LogId) -> Self {
         Self { term: id.leader_id.term, node: id.leader_id.node_id, index: id.index }

@@ -10,6 +10,9 @@
 //!   checksum 6b2f…
 //! ```
 //!
+//! The number in the first line is the format of the whole folder: it is raised where a build before could misread any file
+//! of it that does not tell its format itself. A later format keeps the form of the first line, and of the last.
+//!
 //! The Raft id is as old as the folder. A folder that was wiped gets a new one, because a voter that forgot what it promised
 //! must not come back under the same id. Certificates and other files may lie in the folder beside it.
 
@@ -26,6 +29,9 @@ use crate::raft::types::RaftId;
 const IDENTITY: &str = "node.id";
 const UNFINISHED: &str = "node.id.tmp";
 const FIRST_LINE: &str = "pando node 1";
+const FIRST_WORDS: &str = "pando node ";
+/// The number in [`FIRST_LINE`].
+const FORMAT: u32 = 1;
 // What only a node that once ran leaves behind.
 const TRACES: [&str; 2] = ["log", "snapshot"];
 
@@ -49,6 +55,18 @@ pub enum IdentityError {
         cluster: String,
         /// The configured node.
         node: NodeName,
+    },
+    /// The folder is of a newer format.
+    #[error(
+        "{} is of format {found}, this build of pando-node knows them up to {FORMAT}; nothing was changed. Start the newer \
+         version of pando-node that ran here",
+        .folder.display()
+    )]
+    Newer {
+        /// The folder.
+        folder: PathBuf,
+        /// Its format.
+        found: u32,
     },
     /// `node.id` is not as it was written.
     #[error(
@@ -220,12 +238,36 @@ fn read_identity(path: &Path) -> Result<Identity, IdentityError> {
     let bytes = fs::read(path).map_err(failed("read", path))?;
     let damaged = |what: String| IdentityError::Damaged { path: path.to_owned(), what };
     let text = String::from_utf8(bytes).map_err(|_| damaged("it is no text".into()))?;
+    if let Some(found) = format(&text).filter(|found| *found > FORMAT) {
+        return Err(IdentityError::Newer { folder: path.parent().unwrap_or(path).to_owned(), found });
+    }
     Identity::parse(&text).map_err(damaged)
+}
+
+/// The format that the first line names; `None` where the last line is not the checksum of those before.
+fn format(text: &str) -> Option<u32> {
+    let (body, checksum) = text.trim_end_matches('\n').rsplit_once('\n')?;
+    let is_whole =
+        checksum.strip_prefix("checksum ")? == format!("{:08x}", crc32c::crc32c(format!("{body}\n").as_bytes()));
+    text.lines().next()?.strip_prefix(FIRST_WORDS)?.parse().ok().filter(|_| is_whole)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_of_a_newer_format_is_refused_in_words_and_stays_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let body = "pando node 2\ncluster shop\nnode n1\nraft-id 77\nzone a\n";
+        let text = format!("{body}checksum {:08x}\n", crc32c::crc32c(body.as_bytes()));
+        fs::write(folder.path().join(IDENTITY), &text).unwrap();
+        let refused = open(folder.path(), "shop", "n1").unwrap_err().to_string();
+        assert!(refused.contains("is of format 2, this build of pando-node knows them up to 1"), "{refused}");
+        assert!(refused.contains("nothing was changed. Start the newer version"), "{refused}");
+        assert_eq!(fs::read_to_string(folder.path().join(IDENTITY)).unwrap(), text);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
 
     fn open(path: &Path, cluster: &str, node: &str) -> Result<DataFolder, IdentityError> {
         DataFolder::open(path, cluster, &node.parse().unwrap(), || 77)

@@ -33,14 +33,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::Stream;
 use openraft::storage::{IOFlushed, RaftLogStorage};
-use openraft::{AsyncRuntime, LogState, OptionalSend, RaftLogReader};
+use openraft::{AsyncRuntime, EntryPayload, LogState, OptionalSend, RaftLogReader};
+use pando_supervision::Command;
 use raft_log::RaftLog;
 use raft_log::api::raft_log_writer::RaftLogWriter;
 
 use super::damage;
 use super::error::StorageError;
 use super::folder;
-use super::format::{StoredLogId, StoredVote, decode_payload, encode_payload};
+use super::format::{StoredLogId, StoredVote, decode_payload, encode_payload, newer_codec};
 use super::wal::{Flushed, RecordedPayload, Records};
 use crate::raft::types::{Entry, LogId, Types, Vote};
 
@@ -116,13 +117,14 @@ impl LogStore {
     ///
     /// # Errors
     /// [`StorageError::Damaged`] and [`StorageError::Contradiction`] as in the rule above; [`StorageError::InUse`] where
-    /// another process, or another handle of this one, has it open.
+    /// another process, or another handle of this one, has it open; [`StorageError::NewerFormat`].
     pub fn open(folder: &Path, options: &LogOptions) -> Result<Self, StorageError> {
         folder::make(folder).map_err(StorageError::io("create", folder))?;
         let log =
             RaftLog::open(Arc::new(configuration(folder, options)?)).map_err(|e| damage::why_refused(folder, e))?;
         let store = Self { log: Arc::new(Mutex::new(log)), folder: folder.into() };
         store.ensure_contiguous()?;
+        store.ensure_known_format()?;
         Ok(store)
     }
 
@@ -147,6 +149,38 @@ impl LogStore {
         let covered = snapshot.map_or_else(|| "there is no snapshot".into(), |at| format!("the snapshot ends at {at}"));
         let begins = purged.map_or(0, |at| at + 1);
         Err(self.contradiction(format!("its first entry is {begins}, but {covered}: the newer snapshot is missing")))
+    }
+
+    /// Refuses a log that raises the rules beyond `known` after the entry `after`: this build would apply what follows there by
+    /// other rules than the voters that wrote it. Raft itself would notice only once it runs, and has voted. Reads all that
+    /// follows `after`, which a start reads once more to apply it.
+    ///
+    /// # Errors
+    /// [`StorageError::NewerRules`]; [`StorageError::Contradiction`] where an entry before any such cannot be understood.
+    pub fn ensure_known_rules(&self, after: Option<u64>, known: u32) -> Result<(), StorageError> {
+        let LogExtent { purged, last, files: _ } = self.extent()?;
+        let mut next = purged.max(after).map_or(0, |index| index + 1);
+        let end = last.map_or(0, |last| last + 1);
+        while next < end {
+            let records =
+                self.read_locked(next, end, LOCKED_READ).map_err(StorageError::io("read", self.folder.as_ref()))?;
+            if records.is_empty() {
+                break;
+            }
+            next += records.len() as u64;
+            for (id, payload) in records {
+                let entry = entry(id, &payload).map_err(|error| self.contradiction(error.to_string()))?;
+                let EntryPayload::Normal(batch) = entry.payload else { continue };
+                let raised = batch.commands.iter().filter_map(|command| match command {
+                    Command::RaiseRules(version) => Some(*version),
+                    _ => None,
+                });
+                if let Some(found) = raised.max().filter(|version| *version > known) {
+                    return Err(StorageError::NewerRules { found, known });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// How large the log is now.
@@ -185,6 +219,23 @@ impl LogStore {
             }
         }
         Ok(())
+    }
+
+    // The newest entry tells: a build never writes behind an entry that it does not know.
+    fn ensure_known_format(&self) -> Result<(), StorageError> {
+        let last = self.look()?.log_state().last().map_or(0, |id| id.index);
+        let newest = self.read_locked(last, last + 1, 1).map_err(StorageError::io("read", self.folder.as_ref()))?;
+        let Some((id, payload)) = newest.first() else { return Ok(()) };
+        match decode_payload(payload).err().as_ref().and_then(newer_codec) {
+            Some(newer) => {
+                let path = self.folder.to_path_buf();
+                Err(StorageError::NewerFormat {
+                    path,
+                    what: format!("{newer}, since its entry {} at the latest", id.index),
+                })
+            }
+            None => Ok(()),
+        }
     }
 
     fn contradiction(&self, what: String) -> StorageError {
@@ -257,7 +308,13 @@ fn configuration(folder: &Path, options: &LogOptions) -> Result<raft_log::Config
 
 fn entry(id: StoredLogId, payload: &[u8]) -> io::Result<Entry> {
     let payload = decode_payload(payload).map_err(|e| {
-        io::Error::new(io::ErrorKind::InvalidData, format!("log entry {} cannot be understood: {e}", id.index))
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!(
+                "log entry {} cannot be understood: {e}; start the version of pando-node that ran here last",
+                id.index
+            ),
+        )
     })?;
     Ok(Entry { log_id: id.into(), payload })
 }

@@ -84,7 +84,7 @@ impl Snapshot {
     /// Verifies every byte, holding no more than a section of it at a time.
     ///
     /// # Errors
-    /// [`StorageError::Damaged`] with the place.
+    /// [`StorageError::Damaged`] with the place; [`StorageError::NewerFormat`].
     pub fn verify(&self) -> Result<Header, StorageError> {
         let (header, mut parts) = self.parts()?;
         while parts.next_part().map_err(|e| self.refused(e))?.is_some() {}
@@ -94,7 +94,7 @@ impl Snapshot {
     /// Reads the state, and with it verifies every byte.
     ///
     /// # Errors
-    /// [`StorageError::Damaged`] with the place; [`StorageError::Contradiction`] where whole parts make no state.
+    /// [`StorageError::Damaged`] with the place; [`StorageError::NewerFormat`]; [`StorageError::Contradiction`] where whole parts make no state.
     pub fn read(&self) -> Result<(Header, Cluster), StorageError> {
         let (header, mut reader) = self.parts()?;
         let mut failed = None;
@@ -135,6 +135,7 @@ impl Snapshot {
     fn refused(&self, error: ReadError) -> StorageError {
         match error {
             ReadError::Io(source) => StorageError::Io { doing: "read", path: self.path(), source },
+            ReadError::Newer(what) => StorageError::NewerFormat { path: self.path(), what },
             ReadError::Damaged(Damage { offset, place, what }) => {
                 StorageError::Damaged { path: self.path(), offset, place, what }
             }

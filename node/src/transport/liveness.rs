@@ -19,13 +19,14 @@ use pando_protocol::codec::{self, FRAME_LIMIT};
 use pando_protocol::ids::NodeName;
 use pando_protocol::session::{Obituary, ObituaryReply};
 use rustls::pki_types::ServerName;
+use rustls::server::Acceptor;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
-use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
+use tokio_rustls::{LazyConfigAcceptor, TlsConnector, client, server};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
@@ -93,7 +94,7 @@ async fn connection(socket: TcpStream, identity: Identity, obituaries: mpsc::Sen
     notice_lost_machines(&socket)?;
     socket.set_nodelay(true)?;
     let opened = timeout(SETUP, async {
-        let mut stream = TlsAcceptor::from(tls::server(&identity)).accept(socket).await?;
+        let mut stream = accept(&identity, socket).await?;
         let peer = verified(&stream, identity.cluster())?;
         let word = read_frame::<FirstWord>(&mut stream).await?;
         Ok::<_, io::Error>((stream, peer, word))
@@ -114,6 +115,17 @@ async fn connection(socket: TcpStream, identity: Identity, obituaries: mpsc::Sen
     Ok(())
 }
 
+/// Shakes hands; where that fails because of versions the error says which ones.
+async fn accept(identity: &Identity, socket: TcpStream) -> io::Result<server::TlsStream<TcpStream>> {
+    let begun = LazyConfigAcceptor::new(Acceptor::default(), socket).await?;
+    let offered = begun.client_hello().alpn().map(|versions| versions.map(String::from_utf8_lossy).collect::<Vec<_>>());
+    let offered = offered.map_or_else(|| "none that it names".into(), |versions| versions.join(", "));
+    begun.into_stream(tls::server(identity)).await.map_err(|error| {
+        let worded = tls::in_words(error);
+        if worded.kind() == io::ErrorKind::PermissionDenied { unwelcome(tls::versions_meet(&offered)) } else { worded }
+    })
+}
+
 /// Passes an obituary on if its sender may send it.
 async fn take(obituary: Obituary, peer: &NodeName, obituaries: &mpsc::Sender<Notice>) -> ObituaryReply {
     if obituary.node != *peer {
@@ -131,7 +143,7 @@ async fn take(obituary: Obituary, peer: &NodeName, obituaries: &mpsc::Sender<Not
 fn verified(stream: &server::TlsStream<TcpStream>, cluster: &str) -> io::Result<NodeName> {
     let (_, session) = stream.get_ref();
     if !tls::is_our_protocol(session.alpn_protocol()) {
-        return Err(unwelcome("the peer speaks another version of the protocol".to_owned()));
+        return Err(unwelcome(tls::versions_meet("none that it names")));
     }
     let chain = session.peer_certificates().unwrap_or_default();
     let peer = PeerName::from_certificates(chain).map_err(|nameless| unwelcome(nameless.to_string()))?;
@@ -214,9 +226,10 @@ async fn make(credentials: &Credentials, name: &NodeName, address: &str) -> io::
 async fn greet(identity: &Identity, name: &NodeName, socket: TcpStream) -> io::Result<client::TlsStream<TcpStream>> {
     socket.set_nodelay(true)?;
     let server_name = ServerName::try_from(identity.server_name(name)).map_err(io::Error::other)?;
-    let mut stream = TlsConnector::from(tls::client(identity)).connect(server_name, socket).await?;
+    let mut stream =
+        TlsConnector::from(tls::client(identity)).connect(server_name, socket).await.map_err(tls::in_words)?;
     if !tls::is_our_protocol(stream.get_ref().1.alpn_protocol()) {
-        return Err(unwelcome("the peer speaks another version of the protocol".to_owned()));
+        return Err(unwelcome(tls::another_version()));
     }
     stream.write_all(&codec::frame(&FirstWord::Hold).map_err(io::Error::other)?).await?;
     stream.flush().await?;
@@ -379,6 +392,47 @@ mod tests {
         assert!(voter.notices.try_recv().is_err());
         voter.stop.cancel();
         voter.serving.await.unwrap();
+    }
+
+    /// Both ends of a handshake over TCP: what whoever accepts said, and what whoever connects said.
+    async fn handshake(
+        accepts: impl Future<Output = io::Result<server::TlsStream<TcpStream>>>,
+        connects: impl Future<Output = io::Result<client::TlsStream<TcpStream>>>,
+    ) -> [String; 2] {
+        let (accepted, connected) = timeout(LIMIT, async { tokio::join!(accepts, connects) }).await.unwrap();
+        // With TLS 1.3 the side that connects is done first, and reads the refusal behind it.
+        let connected = match connected {
+            Ok(mut stream) => stream.read(&mut [0]).await.map(drop).map_err(tls::in_words),
+            Err(error) => Err(error),
+        };
+        [accepted.map(drop), connected].map(|ended| ended.unwrap_err().to_string())
+    }
+
+    #[tokio::test]
+    async fn over_tcp_another_version_is_refused_with_words_on_both_sides() {
+        let cluster = Cluster::new("grove");
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (near, far) = (cluster.identity("n2", Role::Node), cluster.identity("n1", Role::Node));
+        let name: NodeName = "n1".parse().unwrap();
+
+        let mut newer = (*tls::client(&near)).clone();
+        newer.alpn_protocols = vec![b"pando/2".to_vec()];
+        let server_name = ServerName::try_from(near.server_name(&name)).unwrap();
+        let [accepted, _] = handshake(async { accept(&far, listener.accept().await?.0).await }, async {
+            TlsConnector::from(Arc::new(newer)).connect(server_name, TcpStream::connect(address).await?).await
+        })
+        .await;
+        assert!(accepted.contains("who connects speaks pando/2, who accepts pando/1; run the same"), "{accepted}");
+
+        let mut newer = (*tls::server(&far)).clone();
+        newer.alpn_protocols = vec![b"pando/2".to_vec()];
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(newer));
+        let [_, connected] = handshake(async { acceptor.accept(listener.accept().await?.0).await }, async {
+            greet(&near, &name, TcpStream::connect(address).await?).await
+        })
+        .await;
+        assert!(connected.contains("another version of the protocol than pando/1: run the same"), "{connected}");
     }
 
     #[tokio::test]

@@ -35,9 +35,9 @@ pub fn send(
     let server_name = ServerName::try_from(identity.server_name(voter)).map_err(io::Error::other)?;
     let session = ClientConnection::new(tls::client(identity), server_name).map_err(io::Error::other)?;
     let mut stream = StreamOwned::new(session, socket);
-    stream.write_all(&codec::frame(&FirstWord::Obituary(obituary.clone())).map_err(io::Error::other)?)?;
-    stream.flush()?;
-    receive(&mut stream)
+    let word = codec::frame(&FirstWord::Obituary(obituary.clone())).map_err(io::Error::other)?;
+    stream.write_all(&word).and_then(|()| stream.flush()).map_err(tls::in_words)?;
+    receive(&mut stream).map_err(tls::in_words)
 }
 
 fn connect(address: &str, end: Instant) -> io::Result<TcpStream> {

@@ -23,7 +23,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::Credentials;
 
@@ -57,6 +57,8 @@ struct Slot {
     address: String,
     /// Dials that failed since one worked.
     failures: u32,
+    /// The reason of the last refusal that was logged: a peer that refuses is dialled again and again, and told of once.
+    refused: Option<String>,
     state: State,
 }
 
@@ -173,9 +175,10 @@ impl Peers {
     fn step(&self, lane: Lane, name: &NodeName, address: &str) -> Step {
         let mut slots = self.slots();
         let key = (lane, name.clone());
-        let mut failures = 0;
-        if let Some(slot) = slots.get(&key).filter(|slot| slot.address == address) {
-            failures = slot.failures;
+        let (mut failures, mut refused) = (0, None);
+        if let Some(slot) = slots.get_mut(&key).filter(|slot| slot.address == address) {
+            slot.rest_where_refused(name);
+            (failures, refused) = (slot.failures, slot.refused.clone());
             match &slot.state {
                 State::Up(connection) if connection.close_reason().is_none() => return Step::Take(connection.clone()),
                 State::Dialling(dialled) => return Step::Wait(dialled.clone()),
@@ -187,7 +190,7 @@ impl Peers {
         }
         let (sender, receiver) = watch::channel(None);
         let state = State::Dialling(receiver.clone());
-        slots.insert(key, Slot { address: address.to_owned(), failures, state });
+        slots.insert(key, Slot { address: address.to_owned(), failures, refused, state });
         tokio::spawn(self.clone().dial(lane, name.clone(), address.to_owned(), sender));
         Step::Wait(receiver)
     }
@@ -214,6 +217,19 @@ impl Peers {
 }
 
 impl Slot {
+    /// A peer that closes what it accepted, because this node does not belong there or speaks another version, is not dialled
+    /// again at once.
+    fn rest_where_refused(&mut self, name: &NodeName) {
+        let State::Up(connection) = &self.state else { return };
+        let Some(lost) = connection.close_reason().filter(quic::is_refusal) else { return };
+        let why = quic::describe(&lost);
+        if self.refused.as_ref() != Some(&why) {
+            warn!(%name, address = self.address, why, "a peer refuses this node");
+            self.refused = Some(why.clone());
+        }
+        self.state = State::Resting { until: Instant::now() + LONGEST_REST, why };
+    }
+
     fn settle(&mut self, dialled: &Dialled) {
         match dialled {
             Ok(connection) => {

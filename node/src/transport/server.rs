@@ -111,12 +111,15 @@ async fn handshake(incoming: Incoming) -> Option<Connection> {
 
 /// The peer's name, if it belongs here; else the connection is closed with the reason.
 fn welcome(connection: &Connection, cluster: &str) -> Option<PeerName> {
-    let reason = match PeerName::of(connection) {
-        Ok(peer) if peer.cluster == cluster => return Some(peer),
-        Ok(peer) => format!("this is cluster {cluster}, your certificate is for {}", peer.cluster),
-        Err(nameless) => nameless.to_string(),
+    let named = PeerName::of(connection);
+    let reason = match (quic::other_version(connection), &named) {
+        (Some(versions), _) => versions,
+        (None, Ok(peer)) if peer.cluster == cluster => return named.ok(),
+        (None, Ok(peer)) => format!("this is cluster {cluster}, your certificate is for {}", peer.cluster),
+        (None, Err(nameless)) => nameless.to_string(),
     };
-    info!(reason, "a connection was refused");
+    let peer = named.map_or_else(|_| "nobody known".to_owned(), |peer| peer.to_string());
+    info!(peer, reason, "a connection was refused");
     quic::close(connection, CloseCode::Unwelcome, &reason);
     None
 }
@@ -153,8 +156,11 @@ const GOODBYE: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+
     use crate::transport::fixture::{Cluster, LIMIT};
-    use pando_protocol::client::frames;
+    use pando_protocol::client::{frames, tls};
+    use quinn::crypto::rustls::QuicClientConfig;
 
     #[tokio::test]
     async fn streams_come_with_the_name_of_their_peer() {
@@ -190,6 +196,39 @@ mod tests {
         assert!(quic::is_refusal(&closed) && quic::describe(&closed).contains("this is cluster wood"), "{closed}");
         stop.cancel();
         timeout(LIMIT, serving).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_peer_of_another_version_is_told_which_versions_meet_and_nothing_it_says_is_read() {
+        let cluster = Cluster::new("grove");
+        let mut node = cluster.node("n1");
+        let near = cluster.dialler("n2");
+        let server_name = near.identity.server_name(&"n1".parse().unwrap());
+        let dial = async |version: &str| {
+            let mut tls = (*tls::client(&near.identity)).clone();
+            tls.alpn_protocols = vec![version.as_bytes().to_vec()];
+            let mut endpoint = near.endpoint.clone();
+            let crypto = QuicClientConfig::try_from(tls).unwrap();
+            endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
+            quic::dial(&endpoint, &node.address, &server_name, LIMIT).await
+        };
+        let connection = dial("pando/2").await.unwrap();
+        let said = async {
+            let (mut writer, _) = frames::open(&connection, Channel::Peer).await?;
+            writer.send(&7u32).await
+        };
+        // Said or not, as fast as the refusal comes.
+        _ = said.await;
+        let closed = timeout(LIMIT, connection.closed()).await.unwrap();
+        let told = quic::describe(&closed);
+        assert!(quic::is_refusal(&closed), "{closed}");
+        assert!(told.contains("who connects speaks pando/2, who accepts pando/1; run the same version"), "{told}");
+        let unheard_of = dial("pando/200").await.unwrap_err().to_string();
+        assert!(unheard_of.contains("another version of the protocol than pando/1: run the same"), "{unheard_of}");
+        assert!(node.streams.try_recv().is_err());
+        node.stop.cancel();
+        timeout(LIMIT, node.serving).await.unwrap().unwrap();
+        assert!(node.streams.try_recv().is_err());
     }
 
     #[tokio::test]

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use quinn::crypto::rustls::HandshakeData;
 use quinn::{Connection, ConnectionError, Endpoint, EndpointConfig, TransportConfig, VarInt};
 use quinn_proto::HashedConnectionIdGenerator;
 use ring::hmac;
@@ -12,6 +13,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::time::Instant;
 
 use super::identity::Identity;
+use super::tls;
 
 /// The times of a network and what its cards can do.
 #[derive(Debug, Clone)]
@@ -256,13 +258,13 @@ pub fn close(connection: &Connection, code: CloseCode, reason: &str) {
 pub fn describe(lost: &ConnectionError) -> String {
     match lost {
         ConnectionError::TransportError(error) => match alert(u64::from(error.code)) {
-            Some(NO_COMMON_PROTOCOL) => other_version(),
+            Some(NO_COMMON_PROTOCOL) => tls::another_version(),
             Some(_) if names_other_authority(&error.reason) => OTHER_AUTHORITY.to_owned(),
             Some(_) => format!("its certificate is not valid here: {}", error.reason),
             None => error.to_string(),
         },
         ConnectionError::ConnectionClosed(close) => match alert(u64::from(close.error_code)) {
-            Some(NO_COMMON_PROTOCOL) => other_version(),
+            Some(NO_COMMON_PROTOCOL) => tls::another_version(),
             Some(alert) => format!("{REFUSED} (TLS alert {alert})"),
             None => close.to_string(),
         },
@@ -301,9 +303,11 @@ pub fn is_refusal(lost: &ConnectionError) -> bool {
     }
 }
 
-fn other_version() -> String {
-    let ours = String::from_utf8_lossy(crate::message::ALPN);
-    format!("the other side speaks another version of the protocol than {ours}: run the same version of pando on both")
+/// Why a peer is refused that shook hands as another version of the protocol; `None` where it speaks ours. To be asked of each
+/// connection that was accepted, before anything on it is read.
+pub fn other_version(connection: &Connection) -> Option<String> {
+    let agreed = connection.handshake_data()?.downcast::<HandshakeData>().ok()?.protocol?;
+    (!tls::is_our_protocol(Some(&agreed))).then(|| tls::versions_meet(&String::from_utf8_lossy(&agreed)))
 }
 
 /// QUIC carries the alerts of TLS as 256 and the alert.

@@ -12,8 +12,7 @@ use super::identity::{PeerName, Role};
 use super::*;
 use crate::codec::{self, CodecError, FRAME_LIMIT};
 use crate::ids::NodeName;
-use crate::message::Item;
-use crate::message::{Found, Freshness, Query, ViewAge};
+use crate::message::{ALPN, Found, Freshness, Item, Query, ViewAge, versions_to_answer};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -275,9 +274,33 @@ async fn another_version_of_the_protocol_is_refused_in_words() {
     let address = endpoint.local_addr().unwrap().to_string();
     let accepting = tokio::spawn(async move { endpoint.accept().await.unwrap().await.map(drop) });
     let text = client(folder.path(), &[&address]).call(read(), LIMIT).await.unwrap_err().to_string();
-    assert!(text.contains("another version of the protocol"), "{text}");
+    assert!(text.contains("another version of the protocol than pando/1: run the same version"), "{text}");
     let theirs = describe_error(accepting.await.unwrap().unwrap_err());
     assert!(theirs.contains("another version of the protocol"), "{theirs}");
+}
+
+#[tokio::test]
+async fn a_node_that_answers_other_versions_in_words_is_quoted_to_whoever_asked() {
+    let folder = TempDir::new().unwrap();
+    let endpoint = bound(folder.path(), "n1");
+    let address = endpoint.local_addr().unwrap().to_string();
+    let refusing = tokio::spawn(async move {
+        let connection = endpoint.accept().await.unwrap().await.unwrap();
+        assert_eq!(quic::other_version(&connection), None, "both are this build");
+        quic::close(&connection, CloseCode::Unwelcome, &tls::versions_meet("pando/7"));
+        endpoint.wait_idle().await;
+    });
+    let text = client(folder.path(), &[&address]).call(read(), LIMIT).await.unwrap_err().to_string();
+    assert!(text.contains("who connects speaks pando/7, who accepts pando/1; run the same version"), "{text}");
+    refusing.await.unwrap();
+}
+
+#[test]
+fn our_own_version_is_the_first_that_is_answered_and_named_once() {
+    let versions = versions_to_answer();
+    assert_eq!(versions[0], ALPN);
+    assert_eq!(versions.iter().filter(|version| *version == ALPN).count(), 1);
+    assert!(versions.contains(&b"pando/2".to_vec()));
 }
 
 fn describe_error(lost: quinn::ConnectionError) -> String {

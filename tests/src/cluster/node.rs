@@ -23,14 +23,15 @@ pub struct NodeProcess {
     flags: Vec<String>,
     prefix: Vec<String>,
     http: Option<String>,
+    program: Option<PathBuf>,
     child: Option<Child>,
 }
 
 impl NodeProcess {
     /// A node that is not started yet. Its identity lies in `home/identity`.
     pub fn new(name: NodeName, home: PathBuf, address: String, voters: &str, flags: Vec<String>) -> Self {
-        let (listens, voters) = (address.clone(), voters.to_owned());
-        Self { name, home, address, listens, voters, flags, prefix: Vec::new(), http: None, child: None }
+        let (listens, voters, prefix) = (address.clone(), voters.to_owned(), Vec::new());
+        Self { name, home, address, listens, voters, flags, prefix, http: None, program: None, child: None }
     }
 
     /// Its name.
@@ -63,6 +64,11 @@ impl NodeProcess {
         self.listens = listens;
     }
 
+    /// Runs this build of `pando-node` from its next start on.
+    pub fn set_program(&mut self, program: PathBuf) {
+        self.program = Some(program);
+    }
+
     /// Serves health and metrics at this address from its next start on.
     pub fn set_http(&mut self, address: String) {
         self.http = Some(address);
@@ -74,7 +80,8 @@ impl NodeProcess {
     }
 
     fn command(&self) -> Vec<String> {
-        let program = programs::folder().join("pando-node").display().to_string();
+        let program = self.program.clone().unwrap_or_else(|| programs::folder().join("pando-node"));
+        let program = program.display().to_string();
         let (data, identity) = (self.data().display().to_string(), self.home.join("identity").display().to_string());
         let fixed = [
             program.as_str(),

@@ -261,6 +261,33 @@ async fn a_state_under_rules_that_this_build_does_not_know_stops_the_node() {
     node.raft.shutdown().await.unwrap();
 }
 
+#[tokio::test]
+async fn a_log_that_raises_the_rules_beyond_what_this_build_knows_is_refused_before_anything_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let newer = Rules { version: |cluster| cluster.head.rules, known: 2, ..RULES };
+    let node = Node::start(folder.path(), newer).await;
+    node.write(batch(1, vec![Command::Tick])).await;
+    node.write(batch(1, vec![Command::Tick, Command::RaiseRules(2)])).await;
+    node.raft.shutdown().await.unwrap();
+    let raised = node.published.borrow().applied.map(|applied| applied.index);
+    let killed = as_killed(folder.path());
+    let before = contents(killed.path());
+    let log = LogStore::open(&killed.path().join("log"), &LogOptions::default()).unwrap();
+    let refused = log.ensure_known_rules(None, 1).unwrap_err().to_string();
+    assert!(refused.contains("the state is under rules of version 2, this build knows them up to 1"), "{refused}");
+    assert!(refused.contains("nothing was changed. Start the newer version of pando-node that ran here"), "{refused}");
+    assert_eq!(contents(killed.path()), before);
+    assert!(log.ensure_known_rules(None, 2).is_ok());
+    assert!(log.ensure_known_rules(raised, 1).is_ok(), "what a snapshot covers is checked by its header");
+}
+
+/// Every file of a node's folder.
+fn contents(folder: &Path) -> BTreeMap<std::ffi::OsString, Vec<u8>> {
+    let files = ["", "log"].into_iter().flat_map(|part| fs::read_dir(folder.join(part)).unwrap());
+    let files = files.map(|file| file.unwrap().path()).filter(|path| path.is_file());
+    files.map(|path| (path.file_name().unwrap().to_owned(), fs::read(&path).unwrap())).collect()
+}
+
 #[test]
 fn on_a_simulated_runtime_snapshots_stay_in_memory() {
     SimRuntime::run(async {

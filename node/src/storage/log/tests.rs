@@ -3,11 +3,10 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use futures_util::StreamExt;
-use openraft::EntryPayload;
 use openraft::storage::RaftLogStorageExt;
 use pando_protocol::ids::{ClientId, TreeName};
 use pando_protocol::message::{Change, Write};
-use pando_supervision::{Batch, Command, Stamp};
+use pando_supervision::{Batch, Stamp};
 use tempfile::TempDir;
 
 use super::*;
@@ -255,4 +254,28 @@ async fn what_is_committed_beyond_the_log_is_not_written() {
     assert_eq!(RaftLogStorage::<NodeTypes>::read_committed(&mut log).await.unwrap(), None);
     RaftLogStorage::<NodeTypes>::save_committed(&mut log, Some(id(1, 0))).await.unwrap();
     assert_eq!(RaftLogStorage::<NodeTypes>::read_committed(&mut log).await.unwrap(), Some(id(1, 0)));
+}
+
+#[tokio::test]
+async fn a_log_whose_newest_entry_is_of_a_newer_format_is_refused_in_words_and_stays_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = open(folder.path()).unwrap();
+    append(&mut log, vec![entry(1, 0, 1)]).await;
+    let (id, RecordedPayload(payload)) = record(&entry(1, 1, 1)).unwrap();
+    let mut newer = payload.to_vec();
+    newer[0] = pando_protocol::codec::VERSION + 1;
+    {
+        let mut log = log.lock().unwrap();
+        log.append([(id, RecordedPayload(newer.into()))]).unwrap();
+        log.flush(true, None).unwrap();
+    }
+    drop(log);
+    let path = only_file(folder.path());
+    let before = fs::read(&path).unwrap();
+    let refused = open(folder.path()).unwrap_err().to_string();
+    let expected =
+        format!("{} is of codec version 2, after 1, since its entry 1 at the latest", folder.path().display());
+    assert!(refused.starts_with(&expected), "{refused}");
+    assert!(refused.contains("nothing was changed. Start the newer version of pando-node that ran here"), "{refused}");
+    assert_eq!(fs::read(&path).unwrap(), before);
 }

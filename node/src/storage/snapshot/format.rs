@@ -18,9 +18,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::raft::types::LogId;
-use crate::storage::format::{SnapshotMeta, StoredLogId, StoredMembers, StoredMembership};
+use crate::storage::format::{SnapshotMeta, StoredLogId, StoredMembers, StoredMembership, newer_codec};
 
 const MAGIC: [u8; 8] = *b"PANDOSN1";
+/// The last byte of the magic is the format's version, a digit.
+const MAGIC_VERSION: usize = MAGIC.len() - 1;
 /// Sections are closed at this size, in bytes; a part that is larger by itself makes a section of its own.
 pub const SECTION_BYTES: usize = 1 << 20;
 /// Most bytes of a block's body.
@@ -97,6 +99,8 @@ pub struct Damage {
 pub enum ReadError {
     /// The bytes are not those of a snapshot.
     Damaged(Damage),
+    /// They are those of a newer format; which, and which one is known.
+    Newer(String),
     /// The bytes could not be had.
     Io(io::Error),
 }
@@ -169,6 +173,10 @@ impl<W: Write> BlockWriter<W> {
     }
 }
 
+fn is_newer(version: u8) -> bool {
+    version.is_ascii_digit() && version > MAGIC[MAGIC_VERSION]
+}
+
 fn checksum(number: u64, bytes: &[u8]) -> [u8; 4] {
     crc32c::crc32c_append(crc32c::crc32c(&number.to_le_bytes()), bytes).to_le_bytes()
 }
@@ -208,6 +216,10 @@ impl<I: Read> Reader<I> {
         };
         let mut magic = [0; MAGIC.len()];
         reader.fill(&mut magic)?;
+        if magic[..MAGIC_VERSION] == MAGIC[..MAGIC_VERSION] && is_newer(magic[MAGIC_VERSION]) {
+            let [found, known] = [magic, MAGIC].map(|magic| char::from(magic[MAGIC_VERSION]));
+            return Err(ReadError::Newer(format!("snapshot format {found}, after {known}")));
+        }
         if magic != MAGIC {
             return Err(
                 reader.damage(format!("it begins with {magic:?}, expected {MAGIC:?}: no snapshot of this version"))
@@ -282,7 +294,7 @@ impl<I: Read> Reader<I> {
         };
         let part = codec::decode::<Part, SECTION_LIMIT>(bytes);
         self.position += LENGTH_BYTES + length;
-        part.map_err(|e| self.damage(format!("a part cannot be understood: {e}")))
+        part.map_err(|e| self.not_understood("a part", e))
     }
 
     fn block(&mut self) -> Result<Vec<u8>, ReadError> {
@@ -308,8 +320,9 @@ impl<I: Read> Reader<I> {
 
     fn value<T: DeserializeOwned>(&self, kind: u8, body: &[u8]) -> Result<T, ReadError> {
         match body.split_first() {
-            Some((found, bytes)) if *found == kind => codec::decode::<T, SECTION_LIMIT>(bytes)
-                .map_err(|e| self.damage(format!("it cannot be understood: {e}"))),
+            Some((found, bytes)) if *found == kind => {
+                codec::decode::<T, SECTION_LIMIT>(bytes).map_err(|e| self.not_understood("it", e))
+            }
             _ => Err(self.damage(format!("a block of kind {:?}, expected {kind}", body.first()))),
         }
     }
@@ -328,6 +341,13 @@ impl<I: Read> Reader<I> {
     fn next_block(&mut self) {
         self.number += 1;
         self.offset = self.read;
+    }
+
+    fn not_understood(&self, what: &str, error: CodecError) -> ReadError {
+        match newer_codec(&error) {
+            Some(newer) => ReadError::Newer(newer),
+            None => self.damage(format!("{what} cannot be understood: {error}")),
+        }
     }
 
     fn damage(&self, what: String) -> ReadError {

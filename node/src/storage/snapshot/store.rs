@@ -40,11 +40,12 @@ impl SnapshotStore {
     /// verified yet: [`Snapshot::read`] does.
     ///
     /// # Errors
-    /// [`StorageError::Damaged`] where the header of the current one is; [`StorageError::Io`].
+    /// [`StorageError::Damaged`] and [`StorageError::NewerFormat`] where the header of the current one is; [`StorageError::Io`].
     pub fn open(folder: &Path) -> Result<Self, StorageError> {
         folder::make(folder).map_err(StorageError::io("create", folder))?;
-        remove_unfinished(folder)?;
+        // First, so that a folder that this build cannot use stays as it is.
         let current = open_current(&folder.join(CURRENT))?;
+        remove_unfinished(folder)?;
         Ok(Self::new(Some(folder.to_owned()), current))
     }
 
@@ -166,6 +167,11 @@ impl SnapshotReceiver {
             Ok(header) => Ok(unverified.with_header(header)),
             Err(StorageError::Damaged { offset, place, what, .. }) => {
                 Err(StorageError::BadTransfer { offset, place, what })
+            }
+            Err(StorageError::NewerFormat { what, .. }) => {
+                let what =
+                    format!("it is of {what}, which this build does not know: run the leader's version here too");
+                Err(StorageError::BadTransfer { offset: 0, place: "beginning".into(), what })
             }
             Err(other) => Err(other),
         }

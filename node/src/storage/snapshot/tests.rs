@@ -83,6 +83,10 @@ fn every_flipped_bit_cut_and_surplus_byte_is_refused_with_its_place() {
     for (what, bad) in spoiled(&good) {
         fs::write(file(folder.path()), &bad).unwrap();
         let read = SnapshotStore::open(folder.path()).and_then(|store| store.current().unwrap().read());
+        if bad.get(7).is_some_and(|version| version.is_ascii_digit() && *version > good[7]) {
+            assert!(matches!(read, Err(StorageError::NewerFormat { .. })), "{what}: {read:?}");
+            continue;
+        }
         let Err(StorageError::Damaged { path, offset, .. }) = &read else { panic!("{what}: {read:?}") };
         assert_eq!(*path, file(folder.path()));
         assert!(*offset <= good.len() as u64);
@@ -156,4 +160,34 @@ fn header_and_footer_keep_their_bytes() {
         "05000000 26fa76bc 03 01 000000 cd87ff19",
     ];
     assert_eq!(hex, expected.concat().replace(' ', ""));
+}
+
+#[test]
+fn a_snapshot_of_a_newer_format_is_refused_in_words_and_the_folder_stays_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    SnapshotStore::open(folder.path()).unwrap().write(&header(9), &cluster(5)).unwrap();
+    let good = fs::read(file(folder.path())).unwrap();
+    fs::write(folder.path().join("snapshot-3.tmp"), "half").unwrap();
+    let magic = [&b"PANDOSN2"[..], &good[8..]].concat();
+    // The header's block, with a body that the next version of the codec wrote: both checksums fit.
+    let length = usize::from(good[8]);
+    let mut body = good[16..16 + length].to_vec();
+    body[1] = pando_protocol::codec::VERSION + 1;
+    let checksum = crc32c::crc32c_append(crc32c::crc32c(&0u64.to_le_bytes()), &body).to_le_bytes();
+    let codec = [&good[..16], &body, &checksum, &good[16 + length + 4..]].concat();
+    for (bytes, what) in [(magic, "snapshot format 2, after 1"), (codec, "codec version 2, after 1")] {
+        fs::write(file(folder.path()), &bytes).unwrap();
+        let refused = SnapshotStore::open(folder.path()).unwrap_err().to_string();
+        assert!(refused.contains(&format!("snapshot is of {what}, which this build")), "{refused}");
+        assert!(
+            refused.contains("nothing was changed. Start the newer version of pando-node that ran here"),
+            "{refused}"
+        );
+        assert_eq!(fs::read(file(folder.path())).unwrap(), bytes);
+        assert_eq!(names(folder.path()), ["snapshot", "snapshot-3.tmp"]);
+        let mut receiving = SnapshotStore::in_memory().receive().unwrap();
+        receiving.push(&bytes).unwrap();
+        let refused = receiving.finish().unwrap_err().to_string();
+        assert!(refused.contains(&format!("it is of {what}, which this build")), "{refused}");
+    }
 }
