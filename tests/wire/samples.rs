@@ -56,6 +56,7 @@ fn changes() -> Vec<Change> {
         Change::Undrain(node()),
         Change::RemoveNode(node()),
         Change::Quarantine(path()),
+        Change::RemoveDeadNode(node()),
     ]);
     changes
 }
@@ -253,6 +254,10 @@ fn observations() -> Vec<Observation> {
         Observation::NeverStarted { path: path(), incarnation: Incarnation(6) },
         Observation::Leaving,
         Observation::Left,
+        Observation::Kept {
+            sessions: vec![SessionId(3), SessionId(4)],
+            runs: vec![Ending { path: path(), incarnation: Incarnation(5) }],
+        },
     ]);
     observations
 }

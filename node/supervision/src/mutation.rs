@@ -82,11 +82,19 @@ pub enum Mutation {
     DrainIgnored,
     /// A rule panics when the delay of a member whose name ends in 0 is over.
     DelayPanics,
+    /// The end of a lease ends what is kept too, and it starts elsewhere.
+    KeepIgnored,
+    /// What goes on under a new session of its node counts as ended.
+    KeptForgotten,
+    /// What a node that is back does not name goes on counting as running.
+    RestStays,
+    /// A node whose lease may run is removed as dead.
+    DeadByWordAlone,
 }
 
 impl Mutation {
     /// Every one.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 42] = [
         Self::BudgetOffByOne,
         Self::WindowClosedInterval,
         Self::NoBackoff,
@@ -125,6 +133,10 @@ impl Mutation {
         Self::PlacesLeak,
         Self::DrainIgnored,
         Self::DelayPanics,
+        Self::KeepIgnored,
+        Self::KeptForgotten,
+        Self::RestStays,
+        Self::DeadByWordAlone,
     ];
 }
 
