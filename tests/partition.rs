@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use pando_protocol::view::{State, TreeRow};
+use pando_protocol::view::{NodeState, State, TreeRow, Verdict};
 use pando_tests::beats::{lives, overlap};
 use pando_tests::cluster::{Cluster, Options, SOON, send};
 use pando_tests::namespace;
@@ -40,6 +40,11 @@ fn t22_a_partition_moves_an_exclusive_child_once_and_a_short_one_moves_nothing()
 fn a_guard_that_hangs_while_its_node_is_cut_off_is_killed_with_all_it_runs_before_the_lease_ends() {
     let own = "a_guard_that_hangs_while_its_node_is_cut_off_is_killed_with_all_it_runs_before_the_lease_ends";
     in_namespaces(own, guard_hangs_in_partition());
+}
+
+#[test]
+fn what_is_kept_runs_on_through_a_partition_and_is_the_same_incarnation_after_it() {
+    in_namespaces("what_is_kept_runs_on_through_a_partition_and_is_the_same_incarnation_after_it", keep_in_partition());
 }
 
 /// Runs the test of this name again in namespaces of its own, and there what it does.
@@ -176,6 +181,50 @@ async fn guard_hangs_in_partition() {
     cluster.all_up().await;
     let row = cluster.row("/t/only").await;
     assert_eq!((row.incarnation, row.restarts), (Some(new), 0), "nobody pays, and nothing moves back");
+}
+
+async fn keep_in_partition() {
+    let cluster = separate_nodes().await;
+    let beats = cluster.folder().join("beats");
+    let (witness, file) = (env!("CARGO_BIN_EXE_witness"), beats.display());
+    // The fourth stands where the first does: all have room, and the names decide.
+    let others =
+        ["a", "b", "c"].map(|id| format!("[[children]]\nid = \"{id}\"\ncommand = [\"sleep\", \"1000\"]\n")).concat();
+    let kept = format!("[[children]]\nid = \"kept\"\ncommand = [\"{witness}\", \"{file}\", \"--helper\"]\n");
+    cluster.apply(&format!("name = \"t\"\n{kept}on_disconnect = \"keep\"\n{others}")).await;
+    cluster.whole("/t").await;
+    let first = cluster.row("/t/kept").await;
+    let home = first.node.clone().expect("it runs");
+    let beside = cluster.row("/t/c").await;
+    assert_eq!(beside.node.as_ref(), Some(&home), "one that is not kept runs beside it");
+    let last_beat = async || lives(&beats).into_values().map(|life| life.last).max().unwrap_or(0);
+
+    cut_off(home.as_str());
+    let cut = now();
+    let moved = |row: &TreeRow| row.state == State::Running && row.incarnation > beside.incarnation;
+    wait_until("the child beside it elsewhere", SOON, async || cluster.row("/t/c").await, moved).await;
+    let row = cluster.row("/t/kept").await;
+    assert_eq!(
+        (row.state, row.verdict, row.incarnation),
+        (State::Unreachable, Verdict::Unreachable, first.incarnation)
+    );
+    let states = cluster.node_rows().await.into_iter().find(|row| row.name == home).expect("it is known");
+    assert_eq!(states.state, NodeState::Unreachable);
+    let long_after = cut + 3 * u64::try_from(LEASE.as_millis()).expect("a small number");
+    wait_until("beats through three leases", SOON, last_beat, |last| *last > long_after).await;
+
+    heal(home.as_str());
+    let back = |row: &TreeRow| row.state == State::Running;
+    let row = wait_until("it is back", SOON, async || cluster.row("/t/kept").await, back).await;
+    assert_eq!((row.incarnation, row.pid, row.restarts), (first.incarnation, first.pid, 0), "the same goes on");
+    cluster.whole("/t").await;
+    let settled = last_beat().await + 1_000;
+    wait_until("a second of beats", SOON, last_beat, |last| *last > settled).await;
+    assert_eq!(lives(&beats).len(), 1, "nothing was started in its place");
+    assert!(cluster.history("/t/kept").await.is_empty(), "and nothing ended");
+    assert!(cluster.cli(&["stop", "/t/kept"]).status.success());
+    let stopped = |row: &TreeRow| row.state == State::Stopped;
+    wait_until("it is a child like any other", SOON, async || cluster.row("/t/kept").await, stopped).await;
 }
 
 fn lay_network() {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pando_protocol::spec::{
-    AutoShutdown, Backoff, ChildSpec, Command, ExitAction, ExitMatch, ExitRule, Intensity, Place, ProcessSpec, Ready,
-    Restart, Shutdown, Signal, Strategy, SupervisorSpec, TreeSpec, Work,
+    AutoShutdown, Backoff, ChildSpec, Command, ExitAction, ExitMatch, ExitRule, Intensity, OnDisconnect, Place,
+    ProcessSpec, Ready, Restart, Shutdown, Signal, Strategy, SupervisorSpec, TreeSpec, Work,
 };
 use pando_protocol::spec_file::{self, Format, MAX_FILE, Mistake, SpecFileError};
 use rand::rngs::StdRng;
@@ -128,6 +128,7 @@ fn web() -> ChildSpec {
             rule(ExitMatch::Code(4), ExitAction::Ignore),
             rule(ExitMatch::Signal(Signal(1)), ExitAction::Restart),
         ],
+        on_disconnect: OnDisconnect::Stop,
     };
     let work = Work::Process(Arc::new(process));
     ChildSpec { id: "web".parse().unwrap(), restart: Restart::Transient, backoff, significant: true, work }
@@ -435,11 +436,25 @@ fn what_is_not_built_yet_is_read_in_full_all_the_same() {
 }
 
 #[test]
+fn what_is_kept_stands_in_no_group_and_on_no_node_of_others() {
+    let keep = "on_disconnect = \"keep\"";
+    assert!(toml(&format!("{CHILD}{keep}")).is_ok() && toml(&format!("{CHILD}on_disconnect = \"stop\"")).is_ok());
+    for (above, why) in [
+        ("strategy = \"one_for_all\"", "/shop restarts its children together"),
+        ("strategy = \"rest_for_one\"\ncolocate = false", "/shop restarts its children together"),
+        ("colocate = true", "/shop keeps everything below it on one node"),
+    ] {
+        let head = CHILD.replace("[[", &format!("{above}\n[["));
+        let line = head.lines().count() + 1;
+        case((&head, ""), keep, (line, 17), "keep", why, None);
+    }
+    case((CHILD, ""), "on_disconnect = \"kep\"", (5, 17), "kep", "unknown value", Some("keep"));
+}
+
+#[test]
 fn what_is_not_built_yet_is_refused_and_never_ignored() {
     case((CHILD, ""), "count = 3", (5, 1), "count", "not yet built", None);
     case((CHILD, ""), "mailbox = {}", (5, 1), "mailbox", "not yet built", None);
-    case((CHILD, ""), "on_disconnect = \"keep\"", (5, 17), "keep", "not yet built", None);
-    assert!(toml(&format!("{CHILD}on_disconnect = \"stop\"")).is_ok());
 }
 
 #[test]

@@ -24,5 +24,7 @@ mod reports;
 mod specs;
 #[path = "supervision/supervisors.rs"]
 mod supervisors;
+#[path = "supervision/unreachable.rs"]
+mod unreachable;
 #[path = "supervision/words.rs"]
 mod words;

@@ -86,7 +86,7 @@ impl Style {
         match verdict {
             Verdict::Healthy => Self::Green,
             Verdict::Churning | Verdict::Short => Self::Yellow,
-            Verdict::Failed | Verdict::Looping => Self::Red,
+            Verdict::Failed | Verdict::Looping | Verdict::Unreachable => Self::Red,
             Verdict::Waiting => Self::Cyan,
             Verdict::Stopped => Self::Dim,
         }

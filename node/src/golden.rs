@@ -15,7 +15,7 @@ use pando_protocol::golden::Golden;
 use pando_protocol::ids::{Incarnation, SessionId};
 use pando_protocol::message::{Call, LogLine};
 use pando_protocol::rejection::Rejection;
-use pando_protocol::session::Obituary;
+use pando_protocol::session::{self, Members, Obituary};
 use pando_protocol::spec::Signal;
 use pando_supervision::{Batch, Cluster, Command, Stamp, apply};
 
@@ -78,6 +78,15 @@ fn raft_messages(golden: &mut Golden) {
         Request::Transfer(Transfer { from: vote(true), to: u64::MAX, last: Some(log_id(7)) }),
         Request::Snapshot(header),
         Request::WhoAreYou,
+        Request::ClusterExists(Members {
+            index: 300,
+            members: vec![session::Member {
+                name: "n1".parse().unwrap(),
+                raft_id: u64::MAX,
+                address: "n1:7400".into(),
+                is_voter: true,
+            }],
+        }),
     ];
     golden.values("RaftEnvelope", &requests.map(|request| Envelope { to: Some(u64::MAX), request }));
     golden.values("RaftChunk", &[Chunk { bytes: Bytes::from_static(b"bytes"), last: true }]);
@@ -89,12 +98,13 @@ fn raft_messages(golden: &mut Golden) {
     ];
     golden.values("RaftProgress", &progress);
     let introduction = Introduction { name: "n1".parse().unwrap(), raft_id: u64::MAX, initialised: true, rules: 1 };
-    let answers: [Result<Answer, String>; 6] = [
+    let answers: [Result<Answer, String>; 7] = [
         Ok(Answer::Vote(VoteAnswer { vote: vote(false), granted: true, last: Some(log_id(7)) })),
         Ok(Answer::Transfer(TransferAnswer::Accepted)),
         Ok(Answer::Transfer(TransferAnswer::VoteChanged { expected: vote(true), actual: vote(false) })),
         Ok(Answer::Transfer(TransferAnswer::NotFlushed { expected: Some(log_id(8)), actual: Some(log_id(7)) })),
         Ok(Answer::IAm(introduction)),
+        Ok(Answer::Noted),
         Err("it is for another voter".into()),
     ];
     golden.values("RaftAnswer", &answers);

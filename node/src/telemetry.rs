@@ -80,6 +80,7 @@ fn of_members(registry: &mut Registry, cluster: &Cluster) {
     let (restarts, endings) = (Family::<OfCause, Counter>::default(), Family::<OfCause, Counter>::default());
     let (alive, configured) = (Family::<OfPath, Gauge>::default(), Family::<OfPath, Gauge>::default());
     let failed = Family::<OfTree, Gauge>::default();
+    let unreachable = Family::<OfTree, Gauge>::default();
     registry.register(
         "restarts",
         "Restarts that a budget paid for, by member and class of the ending that led to them",
@@ -93,15 +94,23 @@ fn of_members(registry: &mut Registry, cluster: &Cluster) {
         "1 for a tree that has failed and waits for an operator: alert on it",
         failed.clone(),
     );
+    registry.register(
+        "children_unreachable",
+        "Children of a tree that are kept on silent nodes: each waits for its node, or for an operator",
+        unreachable.clone(),
+    );
     for row in report::tree(cluster, None) {
+        let of_tree = || OfTree { tree: row.path.tree().to_string() };
+        unreachable
+            .get_or_create(&of_tree())
+            .inc_by(i64::from(row.kind == Kind::Process && row.state == State::Unreachable));
         let path = row.path.to_string();
         if row.kind == Kind::Supervisor {
             alive.get_or_create(&OfPath { path: path.clone() }).set(i64::from(row.alive));
             configured.get_or_create(&OfPath { path: path.clone() }).set(i64::from(row.configured));
         }
         if row.path.depth() == 1 {
-            let tree = row.path.tree().to_string();
-            failed.get_or_create(&OfTree { tree }).set(i64::from(row.state == State::Failed));
+            failed.get_or_create(&of_tree()).set(i64::from(row.state == State::Failed));
         }
         let Some(member) = cluster.member(&row.path) else { continue };
         let of = |class: CauseClass| OfCause { path: path.clone(), cause: class.as_str().to_owned() };

@@ -119,6 +119,7 @@ impl Guard {
             environment: vec![b"PATH=/usr/bin:/bin".into(), format!("PANDO_MARK={}", self.mark).into_bytes()],
             folder: Path::new("/").to_str().expect("a text").into(),
             make_folder: false,
+            keep: false,
         };
         self.say(&ToGuard::Start(order), Vec::new());
         loop {

@@ -13,7 +13,7 @@ use pando_node::runner::children::{ChildEvent, Children, Options, SignalError, S
 use pando_node::runner::logs;
 use pando_protocol::cause::{Exit, ExitHow, OutOfMemory};
 use pando_protocol::ids::{Incarnation, Path, SessionId};
-use pando_protocol::spec::{Command, Place, ProcessSpec, Ready, Shutdown, Signal};
+use pando_protocol::spec::{Command, OnDisconnect, Place, ProcessSpec, Ready, Shutdown, Signal};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
@@ -462,6 +462,7 @@ fn sh(script: &str) -> ProcessSpec {
         ready: Ready::Started,
         place: Place::default(),
         on_exit: Vec::new(),
+        on_disconnect: OnDisconnect::Stop,
     }
 }
 

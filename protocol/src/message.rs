@@ -188,6 +188,9 @@ pub enum Change {
     RemoveNode(NodeName),
     /// Stops a member as [`Self::Stop`] does, and says wherever it is shown that it is dangerous to start.
     Quarantine(Path),
+    /// Forgets a node whose machine is gone, by an operator's oath: what was kept there counts as ended, and starts elsewhere.
+    /// Refused while a lease of it may run.
+    RemoveDeadNode(NodeName),
 }
 
 /// What a change did.

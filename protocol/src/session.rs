@@ -112,6 +112,15 @@ pub enum Observation {
     Leaving,
     /// Nothing runs here any more and nothing ever will under this session: it is over.
     Left,
+    /// Of older sessions of this node, these runs are all that is left or has an ending to report; they go on under this
+    /// session. Only runs with `on_disconnect = keep` outlive the lease that they were started under. Without any, it says that
+    /// this session was begun, and that runs which are kept may start under it once this is applied.
+    Kept {
+        /// The older sessions. They are over.
+        sessions: Vec<SessionId>,
+        /// The runs.
+        runs: Vec<Ending>,
+    },
 }
 
 /// From the confirmed leader to a runner.
@@ -208,7 +217,7 @@ pub struct Wanted {
     pub spec: Arc<ProcessSpec>,
 }
 
-/// A run that should end.
+/// A run by its path and number: one that should end, or one that goes on under another session.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Ending {
     /// The child.

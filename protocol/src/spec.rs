@@ -115,6 +115,8 @@ pub struct ProcessSpec {
     pub place: Place,
     /// Exceptions by exit code or signal; the first that matches decides.
     pub on_exit: Vec<ExitRule>,
+    /// What becomes of a run whose node falls silent. Default stop.
+    pub on_disconnect: OnDisconnect,
 }
 
 /// A program and its arguments.
@@ -272,6 +274,16 @@ pub enum ExitAction {
     Escalate,
 }
 
+/// What becomes of a run whose node does not reach the cluster within its lease.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnDisconnect {
+    /// Its node kills it at the end of the lease, and it is started elsewhere.
+    #[default]
+    Stop,
+    /// It runs on, and nothing is started elsewhere: it is *unreachable* until its node is back, or is known to be gone.
+    Keep,
+}
+
 impl fmt::Display for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.program)?;
@@ -318,6 +330,7 @@ impl ProcessSpec {
             ready: Ready::Started,
             place: Place::default(),
             on_exit: Vec::new(),
+            on_disconnect: OnDisconnect::Stop,
         }
     }
 }

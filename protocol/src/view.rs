@@ -38,10 +38,12 @@ pub enum State {
     Finished,
     /// A root whose budget is spent.
     Failed,
+    /// It may run: its node is silent, and `on_disconnect = keep` has it replaced by nothing.
+    Unreachable,
 }
 
-/// The verdict on a member, in the order in which it is decided.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// The verdict on a member. New ones are appended: which matters more is not told by their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// The tree has failed and waits for an operator.
@@ -58,6 +60,8 @@ pub enum Verdict {
     Short,
     /// All is well.
     Healthy,
+    /// Its node is silent and nothing is started in its place: waits for that node, or for an operator who knows it is gone.
+    Unreachable,
 }
 
 /// One member in `pando tree`.
@@ -211,6 +215,8 @@ pub enum NodeState {
     Draining,
     /// It is drained: nothing runs there, and it gets no work.
     Drained,
+    /// It is silent, and children of it that are kept may run on.
+    Unreachable,
 }
 
 /// The voters and the leader.

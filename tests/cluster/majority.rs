@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use pando_protocol::view::EventRow;
+use pando_protocol::view::{EventRow, State, TreeRow};
 use pando_tests::cluster::{Cluster, SOON, marked_processes};
 use pando_tests::wait::wait_until;
 
@@ -59,4 +59,37 @@ async fn a_leader_that_was_without_a_majority_for_several_leases_loses_its_sessi
     let row = rows.iter().find(|row| row.name.as_str() == leader).expect("it is known");
     assert!(row.losses <= 1, "{row:?}");
     assert!(cluster.settled("/t").await.whole);
+}
+
+/// T25: what is kept goes on where the survivor runs it; all else stops with the lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn t25_without_a_majority_only_what_is_kept_runs_on_and_it_is_the_same_incarnation_when_the_majority_is_back() {
+    let mut cluster = Cluster::start().await;
+    let kept = "[[children]]\nid = \"kept\"\ncommand = [\"sleep\", \"1000\"]\non_disconnect = \"keep\"\n";
+    cluster.apply(&format!("{TREE}{kept}")).await;
+    cluster.whole("/t").await;
+    let first = cluster.row("/t/kept").await;
+    let home = first.node.clone().expect("it runs").to_string();
+    let others: Vec<&str> = ["n1", "n2", "n3"].into_iter().filter(|node| *node != home).collect();
+    for other in &others {
+        cluster.node(other).kill();
+    }
+    let mark = cluster.node(&home).mark().expect("it was started");
+    let cut = Instant::now();
+    wait_until("three leases", SOON, async || cut.elapsed(), |since| *since >= LEASE * 3).await;
+    let left = marked_processes(&mark);
+    assert_eq!(left, Vec::from_iter(first.pid), "it alone is left");
+
+    for other in &others {
+        cluster.node(other).start();
+    }
+    cluster.all_up().await;
+    cluster.whole("/t").await;
+    let after = cluster.row("/t/kept").await;
+    assert_eq!((after.incarnation, after.pid, after.restarts), (first.incarnation, first.pid, 0));
+
+    // And where its node process dies, its guard kills it like the rest.
+    cluster.node(&home).kill();
+    let is_new = |row: &TreeRow| row.state == State::Running && row.incarnation > first.incarnation;
+    wait_until("it runs elsewhere", SOON, async || cluster.row("/t/kept").await, is_new).await;
 }

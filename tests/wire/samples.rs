@@ -62,6 +62,7 @@ fn changes() -> Vec<Change> {
         Change::Undrain(node()),
         Change::RemoveNode(node()),
         Change::Quarantine(path()),
+        Change::RemoveDeadNode(node()),
     ]);
     changes
 }
@@ -277,6 +278,10 @@ fn observations() -> Vec<Observation> {
         Observation::NeverStarted { path: path(), incarnation: Incarnation(6) },
         Observation::Leaving,
         Observation::Left,
+        Observation::Kept {
+            sessions: vec![SessionId(3), SessionId(4)],
+            runs: vec![Ending { path: path(), incarnation: Incarnation(5) }],
+        },
     ]);
     observations
 }

@@ -74,6 +74,7 @@ fn cells(row: &NodeRow) -> [Cell; 10] {
         NodeState::Down => ("down", Style::Red),
         NodeState::Draining => ("draining", Style::Yellow),
         NodeState::Drained => ("drained", Style::Yellow),
+        NodeState::Unreachable => ("unreachable", Style::Red),
     };
     [
         name.as_str().into(),

@@ -65,7 +65,10 @@ fn weakest([first, second, third]: [ViewAge; 3]) -> ViewAge {
 
 fn render(glance: &Glance, colour: bool) -> String {
     let Glance { cluster, nodes, trees, view } = glance;
-    let up = nodes.iter().filter(|node| !matches!(node.state, NodeState::Down | NodeState::Leaving)).count();
+    let up = nodes
+        .iter()
+        .filter(|node| !matches!(node.state, NodeState::Down | NodeState::Leaving | NodeState::Unreachable))
+        .count();
     let leader = match &cluster.leader {
         Some(leader) => format!("leader {leader}"),
         None => Style::Red.paint("no leader", colour),

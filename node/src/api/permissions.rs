@@ -84,6 +84,7 @@ fn deed(call: &Call) -> Deed {
             | Change::Drain(_)
             | Change::Undrain(_)
             | Change::RemoveNode(_)
+            | Change::RemoveDeadNode(_)
             | Change::Quarantine(_) => Deed::Operate,
         },
         Call::Kill { .. } | Call::Transfer { .. } | Call::Members(_) => Deed::Operate,

@@ -46,7 +46,7 @@ pub struct Driver {
     outgoing: VecDeque<Parcel>,
     /// How often orphans were looked at since they fell to the guard; `None` where there are none.
     orphans: Option<u32>,
-    finished: Option<Option<SessionId>>,
+    finished: Option<Vec<SessionId>>,
     buffer: Vec<u8>,
     open_files: Option<Rlimit>,
     niceness: Option<i32>,
@@ -110,8 +110,10 @@ impl Driver {
             self.step(Event::Tick);
             self.send();
             // A reaper that has said its last word holds the lock until it is gone.
-            if let (Some(death), true) = (self.finished, self.reapers.is_empty()) {
-                return self.end(death, report);
+            if self.reapers.is_empty()
+                && let Some(over) = self.finished.take()
+            {
+                return self.end(&over, report);
             }
         }
     }
@@ -252,7 +254,7 @@ impl Driver {
             Action::Order(run, order) => self.order(run, &order),
             Action::KillReaper(run) => self.kill_reaper(run),
             Action::EndOrphans => self.orphans = Some(0),
-            Action::End(death) => self.finished = Some(death),
+            Action::End(over) => self.finished = Some(over),
         }
     }
 
@@ -327,20 +329,27 @@ impl Driver {
         }
     }
 
-    fn end(mut self, death: Option<SessionId>, report: &mut Report<'_>) -> Result<(), String> {
+    fn end(mut self, over: &[SessionId], report: &mut Report<'_>) -> Result<(), String> {
         // Everything is gone: a new node may begin while this one's death is reported.
         self.lock = None;
-        let (Some(session), Some(configuration)) = (death, &self.configuration) else { return Ok(()) };
-        match deliver(configuration, session, "its process died", report) {
-            Ok(pando_protocol::session::ObituaryReply::Refused) => {
-                Err(format!("the cluster refused the obituary of {} under {session}", configuration.node))
+        let Some(configuration) = &self.configuration else { return Ok(()) };
+        for session in over {
+            match deliver(configuration, *session, "its process died", report) {
+                Ok(pando_protocol::session::ObituaryReply::Refused) => {
+                    return Err(format!("the cluster refused the obituary of {} under {session}", configuration.node));
+                }
+                Ok(_) => {}
+                // The others would fare no better.
+                Err(why) => {
+                    return Err(format!(
+                        "the death of {} under {session} could not be reported ({why}); the cluster waits for its lease, or \
+                         for the node where it kept something",
+                        configuration.node
+                    ));
+                }
             }
-            Ok(_) => Ok(()),
-            Err(why) => Err(format!(
-                "the death of {} under {session} could not be reported ({why}); the cluster waits for its lease",
-                configuration.node
-            )),
         }
+        Ok(())
     }
 }
 

@@ -1,9 +1,10 @@
 //! What the guard decides, without a clock or a process: `step(now, event)` says what is to be done.
 //!
 //! A session may start runs while it is the newest and its kill time has not come; what is over stays over. A run is over
-//! when its whole tree is.
+//! when its whole tree is. A run that is kept goes on when its session is over, and only ends by itself, by an order of its
+//! own, or with the node: its probes may still start then.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::time::Duration;
 
@@ -16,6 +17,11 @@ use super::words::{EndedHow, Ending, FromGuard, Order, RunId, StartOrder, ToGuar
 /// How long a reaper may take to end its tree after SIGKILL was ordered. Then it is killed itself: its child dies with it,
 /// and the rest falls to the guard. A stopped or starved reaper must not hold up a fence.
 pub const REAPER_PATIENCE: Duration = Duration::from_millis(40);
+
+/// Of the sessions that ended while something was kept, the newest so many are named in an obituary. The cluster is told with
+/// each new session which run goes on under it, so that older ones matter only where none of those was ever heard; the next
+/// node process proves them over.
+const SESSIONS_NAMED: usize = 16;
 
 /// What happens to the guard.
 #[derive(Debug)]
@@ -51,8 +57,8 @@ pub enum Action {
     KillReaper(RunId),
     /// Kill what has no reaper, and say when nothing of it is left.
     EndOrphans,
-    /// Everything is gone: report the death of the node under this session, if there is one, and end.
-    End(Option<SessionId>),
+    /// Everything is gone: report the death of the node under these sessions, and end.
+    End(Vec<SessionId>),
 }
 
 /// The state of the guard.
@@ -63,6 +69,8 @@ pub struct Rules {
     /// Sessions with something left to do or to run.
     sessions: BTreeMap<SessionId, Session>,
     runs: BTreeMap<RunId, Run>,
+    /// Sessions that ended while something was kept: an obituary names them too, since what was kept may count under any.
+    kept: BTreeSet<SessionId>,
     end: Option<End>,
     actions: Vec<Action>,
 }
@@ -76,6 +84,7 @@ struct Session {
 #[derive(Debug)]
 struct Run {
     session: SessionId,
+    keep: bool,
     reaper: Reaper,
 }
 
@@ -168,13 +177,19 @@ impl Rules {
     fn start(&mut self, now: BootTime, order: StartOrder) {
         let is_newest = self.newest.is_some_and(|(newest, _)| newest == order.session);
         let lives = self.sessions.get(&order.session).is_some_and(|session| !session.over && now < session.kill_at);
-        if !is_newest || !lives || self.end.is_some() || self.runs.contains_key(&order.run) {
+        let may_start = is_newest && lives || self.is_probe_of_kept(order.run);
+        if !may_start || self.end.is_some() || self.runs.contains_key(&order.run) {
             self.actions.push(Action::Refuse(order.run));
             self.tell(FromGuard::NotStarted { run: order.run });
             return;
         }
-        self.runs.insert(order.run, Run { session: order.session, reaper: Reaper::Works });
+        self.runs.insert(order.run, Run { session: order.session, keep: order.keep, reaper: Reaper::Works });
         self.actions.push(Action::Fork(order));
+    }
+
+    fn is_probe_of_kept(&self, run: RunId) -> bool {
+        let child = self.runs.get(&RunId { probe: 0, ..run });
+        run.probe > 0 && child.is_some_and(|child| child.keep && child.reaper == Reaper::Works)
     }
 
     fn started(&mut self, run: RunId, pid: u32) {
@@ -203,6 +218,18 @@ impl Rules {
         }
     }
 
+    /// Kills what runs under a session that is over, but for what is kept.
+    fn kill_unkept(&mut self, now: BootTime, session: SessionId) {
+        // Whatever session it began under: the cluster counts it under the newest that took it over.
+        if self.runs.values().any(|run| run.keep) {
+            self.kept.insert(session);
+            if self.kept.len() > SESSIONS_NAMED {
+                self.kept.pop_first();
+            }
+        }
+        self.kill_where(now, |run| run.session == session && !run.keep);
+    }
+
     fn end_session(&mut self, now: BootTime, session: SessionId) {
         if let Some((newest, named)) = &mut self.newest
             && *newest == session
@@ -211,7 +238,7 @@ impl Rules {
         }
         if let Some(current) = self.sessions.get_mut(&session) {
             current.over = true;
-            self.kill_where(now, |run| run.session == session);
+            self.kill_unkept(now, session);
         }
     }
 
@@ -234,7 +261,7 @@ impl Rules {
             .collect();
         for session in due {
             self.tell(FromGuard::Fenced { session });
-            self.kill_where(now, |run| run.session == session);
+            self.kill_unkept(now, session);
         }
     }
 
@@ -282,7 +309,7 @@ impl Rules {
         let gone: Vec<SessionId> = self
             .sessions
             .iter()
-            .filter(|(id, session)| session.over && !runs.values().any(|run| run.session == **id))
+            .filter(|(id, session)| session.over && !runs.values().any(|run| run.session == **id && !run.keep))
             .map(|(id, _)| *id)
             .collect();
         for session in gone {
@@ -296,9 +323,12 @@ impl Rules {
         if end == End::Done || !self.runs.is_empty() {
             return;
         }
-        let named = self.newest.filter(|(_, named)| *named && end == End::NodeDied).map(|(session, _)| session);
+        let newest = self.newest.filter(|(_, named)| *named).map(|(session, _)| session);
+        let named = self.kept.iter().copied().chain(newest).filter(|_| end == End::NodeDied);
+        let named: BTreeSet<SessionId> = named.collect();
         self.end = Some(End::Done);
-        self.actions.push(Action::End(named));
+        // The newest first: what runs counts there, more often than not.
+        self.actions.push(Action::End(named.into_iter().rev().collect()));
     }
 
     fn tell(&mut self, word: FromGuard) {
@@ -330,6 +360,7 @@ mod tests {
             environment: Vec::new(),
             folder: b"/".to_vec(),
             make_folder: false,
+            keep: false,
         }
     }
 
@@ -426,7 +457,7 @@ mod tests {
         let mut rules = guarded();
         assert_eq!(rules.step(at(10), Event::NodeGone), [Action::Order(run(1), Order::Kill)]);
         let actions = rules.step(at(11), last_word(1));
-        assert_eq!(actions.last(), Some(&Action::End(Some(SESSION))));
+        assert_eq!(actions.last(), Some(&Action::End(vec![SESSION])));
         assert_eq!(rules.step(at(12), Event::Tick), [], "once");
     }
 
@@ -436,13 +467,13 @@ mod tests {
         rules.step(at(10), Event::Node(ToGuard::Leave));
         assert_eq!(rules.step(at(10), start(2, SESSION)), refused(2));
         rules.step(at(11), Event::NodeGone);
-        assert_eq!(rules.step(at(12), last_word(1)).last(), Some(&Action::End(None)));
+        assert_eq!(rules.step(at(12), last_word(1)).last(), Some(&Action::End(vec![])));
 
         let mut rules = guarded();
         let over = Event::Node(ToGuard::EndSession { session: SESSION });
         assert_eq!(rules.step(at(10), over), [Action::Order(run(1), Order::Kill)]);
         rules.step(at(11), last_word(1));
-        assert_eq!(rules.step(at(12), Event::NodeGone), [Action::End(None)]);
+        assert_eq!(rules.step(at(12), Event::NodeGone), [Action::End(vec![])]);
     }
 
     #[test]
@@ -450,6 +481,64 @@ mod tests {
         let mut rules = guarded();
         rules.step(at(1000), Event::Tick);
         rules.step(at(1001), last_word(1));
-        assert_eq!(rules.step(at(1002), Event::NodeGone), [Action::End(Some(SESSION))]);
+        assert_eq!(rules.step(at(1002), Event::NodeGone), [Action::End(vec![SESSION])]);
+    }
+
+    /// Run 1 works under [`SESSION`], whose kill time is 1000, and run 2 is kept there.
+    fn keeping() -> Rules {
+        let mut rules = guarded();
+        let order = kept(2);
+        assert_eq!(rules.step(at(0), Event::Node(ToGuard::Start(order.clone()))), [Action::Fork(order)]);
+        rules
+    }
+
+    fn kept(number: u64) -> StartOrder {
+        StartOrder { keep: true, ..order(number, SESSION) }
+    }
+
+    #[test]
+    fn what_is_kept_outlives_its_session_and_ends_by_an_order_of_its_own() {
+        for by_word in [false, true] {
+            let mut rules = keeping();
+            let (now, event) =
+                if by_word { (10, Event::Node(ToGuard::EndSession { session: SESSION })) } else { (1000, Event::Tick) };
+            let actions = rules.step(at(now), event);
+            assert_eq!(actions.last(), Some(&Action::Order(run(1), Order::Kill)));
+            assert!(!actions.contains(&Action::Order(run(2), Order::Kill)), "{actions:?}");
+            let gone = Action::Tell(FromGuard::Gone { session: SESSION });
+            assert_eq!(rules.step(at(now), last_word(1)).last(), Some(&gone), "nothing else is left");
+            assert_eq!(rules.step(at(now), start(3, SESSION)), refused(3), "what is over stays over");
+            let stop = ToGuard::Stop { run: run(2), signal: Signal::TERM, grace: None };
+            let ordered = Action::Order(run(2), Order::Stop { signal: Signal::TERM, grace: None });
+            assert_eq!(rules.step(at(60_000), Event::Node(stop)), [ordered]);
+            let ended = Action::Tell(ended(2, EndedHow::Code(0), false));
+            assert_eq!(rules.step(at(60_001), last_word(2)), [ended]);
+        }
+    }
+
+    #[test]
+    fn a_probe_of_what_is_kept_starts_after_its_session_while_the_child_runs() {
+        let mut rules = keeping();
+        rules.step(at(1000), Event::Tick);
+        let probe = |number, probe| StartOrder { run: RunId { probe, ..run(number) }, ..kept(number) };
+        let starts = |rules: &mut Rules, order: StartOrder| {
+            rules.step(at(1010), Event::Node(ToGuard::Start(order.clone()))).contains(&Action::Fork(order))
+        };
+        assert!(starts(&mut rules, probe(2, 1)));
+        assert!(!starts(&mut rules, probe(1, 1)), "run 1 is not kept");
+        rules.step(at(1010), last_word(2));
+        assert!(!starts(&mut rules, probe(2, 2)), "nothing is there to be probed");
+    }
+
+    #[test]
+    fn the_death_of_the_node_kills_what_is_kept_and_names_every_session_it_may_count_under() {
+        let mut rules = keeping();
+        rules.step(at(1000), Event::Tick);
+        rules.step(at(1001), last_word(1));
+        rules.step(at(1002), renew(SessionId(5), 3000));
+        rules.step(at(1003), Event::Node(ToGuard::EndSession { session: SessionId(5) }));
+        assert_eq!(rules.step(at(2000), Event::NodeGone), [Action::Order(run(2), Order::Kill)]);
+        let end = Action::End(vec![SessionId(5), SESSION]);
+        assert_eq!(rules.step(at(2001), last_word(2)).last(), Some(&end), "the newest first");
     }
 }

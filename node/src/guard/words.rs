@@ -45,7 +45,7 @@ pub enum ToGuard {
     Renew {
         /// The session.
         session: SessionId,
-        /// When everything under it is killed.
+        /// When everything under it is killed, but for what is kept.
         kill_at: BootTime,
     },
     /// Starts a run. Carries the write ends of standard output and standard error, or no descriptor for a silent run.
@@ -71,7 +71,8 @@ pub enum ToGuard {
         /// The signal.
         signal: Signal,
     },
-    /// The session is over by word: kills what runs under it, starts nothing more, and no obituary names it.
+    /// The session is over by word: kills what runs under it and is not kept, starts nothing more, and no obituary names it
+    /// unless something is kept.
     EndSession {
         /// The session.
         session: SessionId,
@@ -123,6 +124,8 @@ pub struct StartOrder {
     /// Whether to make the folder where it is missing: a folder of the child's own. The new process does it, so that a disk
     /// that hangs holds up nobody else.
     pub make_folder: bool,
+    /// Whether it outlives its session. Only a stop or kill of its own, and the end of the node, end it then.
+    pub keep: bool,
 }
 
 /// From the guard to its node.
@@ -158,12 +161,12 @@ pub enum FromGuard {
         /// How.
         ending: Ending,
     },
-    /// The kill time of the session came: SIGKILL is sent to all of it, and nothing starts under it.
+    /// The kill time of the session came: SIGKILL is sent to all of it that is not kept, and nothing starts under it.
     Fenced {
         /// The session.
         session: SessionId,
     },
-    /// The session is over and nothing of it is left.
+    /// The session is over and nothing of it is left, but for what is kept.
     Gone {
         /// The session.
         session: SessionId,

@@ -214,6 +214,7 @@ fn weight(command: &Command) -> usize {
             | Change::Drain(_)
             | Change::Undrain(_)
             | Change::RemoveNode(_)
+            | Change::RemoveDeadNode(_)
             | Change::Quarantine(_) => USUAL_BYTES,
         },
         Command::Tick

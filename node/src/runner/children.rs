@@ -133,13 +133,13 @@ pub enum ChildEvent {
         /// The kill time.
         kill_at: BootTime,
     },
-    /// The kill time came: everything under the session was sent SIGKILL, and nothing starts under it any more. Each run
-    /// still gets its `Exited`.
+    /// The kill time came: everything under the session that is not kept was sent SIGKILL, and nothing starts under it any
+    /// more. Each run still gets its `Exited`.
     Fenced {
         /// The session.
         session: SessionId,
     },
-    /// The session is over, fenced or ended, and nothing of it is left.
+    /// The session is over, fenced or ended, and nothing of it is left but what is kept.
     SessionGone {
         /// The session.
         session: SessionId,
@@ -248,8 +248,8 @@ impl Children {
         self.order(runs::Order::Renew { session, kill_at });
     }
 
-    /// Ends a session by word: everything under it is killed, and no obituary will name it.
-    /// [`ChildEvent::SessionGone`] says when nothing is left.
+    /// Ends a session by word: everything under it that is not kept is killed, and no obituary will name it unless something is
+    /// kept. [`ChildEvent::SessionGone`] says when nothing else is left.
     pub fn end_session(&self, session: SessionId) {
         self.order(runs::Order::EndSession(session));
     }

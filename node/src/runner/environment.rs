@@ -111,6 +111,7 @@ mod tests {
             ready: pando_protocol::spec::Ready::Started,
             place: pando_protocol::spec::Place::default(),
             on_exit: Vec::new(),
+            on_disconnect: pando_protocol::spec::OnDisconnect::Stop,
         }
     }
 

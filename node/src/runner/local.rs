@@ -7,6 +7,7 @@ use openraft::AsyncRuntime;
 use pando_protocol::cause::Exit;
 use pando_protocol::ids::{Incarnation, Path};
 use pando_protocol::session::{Desired, Observation, Wanted};
+use pando_protocol::spec::OnDisconnect;
 use pando_supervision::desired::Local;
 
 use crate::guard::BootTime;
@@ -37,6 +38,8 @@ struct Held<R: AsyncRuntime> {
     /// The run before it, where that one ran here too.
     after: Option<Incarnation>,
     state: Local,
+    /// Whether it outlives its session.
+    keep: bool,
     /// While it waits out its delay: when that ends, and what to start.
     start: Option<(R::Instant, Wanted)>,
 }
@@ -78,19 +81,21 @@ impl<R: AsyncRuntime> Runs<R> {
             _ => now,
         };
         let (number, path, after) = (wanted.incarnation, wanted.path.clone(), wanted.after);
+        let keep = wanted.spec.on_disconnect == OnDisconnect::Keep;
         let start = Some((counted_from + wanted.delay, wanted));
-        self.runs.insert(number, Held { path, after, state: Local::Waiting, start });
+        self.runs.insert(number, Held { path, after, state: Local::Waiting, keep, start });
     }
 
-    /// When the next start is due.
-    pub fn next_start(&self) -> Option<R::Instant> {
-        self.runs.values().filter_map(|held| held.start.as_ref().map(|(at, _)| *at)).min()
+    /// When the next start is due; with or without those that are kept.
+    pub fn next_start(&self, with_kept: bool) -> Option<R::Instant> {
+        let may_start = self.runs.values().filter(|held| with_kept || !held.keep);
+        may_start.filter_map(|held| held.start.as_ref().map(|(at, _)| *at)).min()
     }
 
-    /// Takes the runs whose start is due; they count as running from here on.
-    pub fn take_due(&mut self, now: R::Instant) -> Vec<Wanted> {
+    /// Takes the runs whose start is due, with or without those that are kept; they count as running from here on.
+    pub fn take_due(&mut self, now: R::Instant, with_kept: bool) -> Vec<Wanted> {
         let mut due = Vec::new();
-        for held in self.runs.values_mut() {
+        for held in self.runs.values_mut().filter(|held| with_kept || !held.keep) {
             if held.start.as_ref().is_some_and(|(at, _)| *at <= now)
                 && let Some((_, wanted)) = held.start.take()
             {
@@ -103,7 +108,8 @@ impl<R: AsyncRuntime> Runs<R> {
 
     /// A run that has not started never will.
     pub fn promise(&mut self, path: &Path, number: Incarnation) {
-        self.runs.insert(number, Held { path: path.clone(), after: None, state: Local::Over, start: None });
+        self.runs
+            .insert(number, Held { path: path.clone(), after: None, state: Local::Over, keep: false, start: None });
     }
 
     /// A run was asked to end.
@@ -126,6 +132,42 @@ impl<R: AsyncRuntime> Runs<R> {
             exit.stderr = None;
         }
         true
+    }
+
+    /// The session is over: forgets all but what is kept and was started, and what has ended since and is among `untold`. States
+    /// of the next session are newer than any acted on.
+    pub fn retain_kept(&mut self, untold: &BTreeSet<Incarnation>) {
+        self.acted_on = 0;
+        self.runs.retain(|number, held| {
+            held.keep
+                && match held.state {
+                    Local::Running | Local::Stopping => true,
+                    Local::Over => untold.contains(number),
+                    Local::Waiting => false,
+                }
+        });
+        let paths: BTreeSet<&Path> = self.runs.values().map(|held| &held.path).collect();
+        self.exits.retain(|path, _| paths.contains(path));
+    }
+
+    /// Whether it knows of this run.
+    pub fn holds(&self, number: Incarnation) -> bool {
+        self.runs.contains_key(&number)
+    }
+
+    /// Whether it knows of none.
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Every run that it knows of.
+    pub fn listed(&self) -> BTreeMap<Incarnation, Path> {
+        self.runs.iter().map(|(number, held)| (*number, held.path.clone())).collect()
+    }
+
+    /// How a run stands.
+    pub fn stands(&self, number: Incarnation) -> Option<Local> {
+        self.runs.get(&number).map(|held| held.state)
     }
 
     /// Whether a run is one of this session and not over.
@@ -205,6 +247,11 @@ impl Outbox {
         self.waiting.front().is_some_and(|said| said.number <= number) && number <= self.last
     }
 
+    /// Whether anything was said.
+    pub fn has_spoken(&self) -> bool {
+        self.last > 0
+    }
+
     /// Whether everything is confirmed.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
@@ -240,10 +287,10 @@ mod tests {
         let mut runs = Runs::<TokioRuntime>::default();
         let start = Moment::now();
         runs.take_up(wanted(1, None, 0), start);
-        assert_eq!(runs.take_due(start).len(), 1);
+        assert_eq!(runs.take_due(start, false).len(), 1);
         runs.exited(&"/t/a".parse().unwrap(), Incarnation(1), start + Duration::from_millis(40), None);
         runs.take_up(wanted(2, Some(1), 100), start + Duration::from_millis(60));
-        assert_eq!(runs.next_start(), Some(start + Duration::from_millis(140)));
+        assert_eq!(runs.next_start(false), Some(start + Duration::from_millis(140)));
     }
 
     #[test]

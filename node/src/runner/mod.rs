@@ -12,6 +12,7 @@ mod capture;
 pub mod children;
 mod environment;
 mod guard_watch;
+mod kept;
 pub mod lease;
 mod link;
 pub mod local;

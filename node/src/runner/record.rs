@@ -3,6 +3,7 @@
 //!
 //! A line a session: its number, and the place. Lines of an older format had no place, and prove nothing.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -54,12 +55,14 @@ impl SessionRecord {
         self.folder.join(FILE)
     }
 
-    /// Writes down a session before anything starts under it. Where nothing of the older ones is left they are forgotten.
+    /// Writes down a session before anything starts under it. Of the older ones those are forgotten that are not among `left`:
+    /// nothing that may count under them is left.
     ///
     /// # Errors
     /// What the disk says: nothing may be started then.
-    pub fn begin(&mut self, session: SessionId, older_are_over: bool) -> io::Result<()> {
-        let mut sessions = if older_are_over { Vec::new() } else { self.sessions.clone() };
+    pub fn begin(&mut self, session: SessionId, left: &BTreeSet<SessionId>) -> io::Result<()> {
+        let mut sessions = self.sessions.clone();
+        sessions.retain(|older| left.contains(older));
         sessions.push(session);
         let place = self.here.to_word();
         let text: String = sessions.iter().map(|session| format!("{} {place}\n", session.0)).collect();
@@ -97,11 +100,11 @@ mod tests {
     fn sessions_are_kept_until_nothing_of_them_is_left() {
         let folder = tempfile::tempdir().unwrap();
         let mut record = SessionRecord::open(folder.path(), place()).unwrap();
-        record.begin(SessionId(3), true).unwrap();
-        record.begin(SessionId(5), false).unwrap();
+        record.begin(SessionId(3), &BTreeSet::new()).unwrap();
+        record.begin(SessionId(5), &BTreeSet::from([SessionId(3)])).unwrap();
         let again = || SessionRecord::open(folder.path(), place()).unwrap().sessions();
         assert_eq!(again(), [SessionId(3), SessionId(5)]);
-        record.begin(SessionId(9), true).unwrap();
+        record.begin(SessionId(9), &BTreeSet::new()).unwrap();
         assert_eq!(again(), [SessionId(9)]);
     }
 
@@ -109,7 +112,7 @@ mod tests {
     fn a_copy_of_the_folder_proves_nothing_while_the_folder_itself_does() {
         let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (lock, mut record) = taken(folder.path());
-        record.begin(SessionId(3), true).unwrap();
+        record.begin(SessionId(3), &BTreeSet::new()).unwrap();
         for file in [FILE, LOCK_FILE] {
             fs::copy(folder.path().join(file), copy.path().join(file)).unwrap();
         }
@@ -122,7 +125,7 @@ mod tests {
     fn a_folder_whose_lock_file_was_replaced_proves_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let (_held, mut record) = taken(folder.path());
-        record.begin(SessionId(3), true).unwrap();
+        record.begin(SessionId(3), &BTreeSet::new()).unwrap();
         fs::remove_file(folder.path().join(LOCK_FILE)).unwrap();
         assert_eq!(found(folder.path()), []);
     }

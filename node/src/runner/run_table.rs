@@ -280,7 +280,8 @@ impl RunTable {
     /// Not before the last exit under it, which waits for the output.
     fn publish_gone_sessions(&mut self) {
         let runs = &self.runs;
-        let over = |session: &SessionId| !runs.values().any(|run| run.beginning.session() == *session);
+        let counts = |run: &Run, session| run.beginning.session() == session && !run.beginning.is_kept();
+        let over = |session: &SessionId| !runs.values().any(|run| counts(run, *session));
         for session in self.gone.extract_if(.., over) {
             self.events.push_back(ChildEvent::SessionGone { session });
         }

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use openraft::{AsyncRuntime, Instant};
-use pando_protocol::cause::{Exit, ExitHow, OutOfMemory};
 use pando_protocol::ids::{Incarnation, NodeName, Path, SessionId};
 use pando_protocol::session::{Desired, LeaderWord, NodeRole, Observation, RunnerWord, SessionRequest};
-use pando_protocol::spec::{Label, ProcessSpec, Signal};
-use pando_supervision::desired::{Action, Local, plan};
+use pando_protocol::spec::{Label, OnDisconnect, ProcessSpec, Signal};
+use pando_supervision::desired::{Action, Local};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::children::{ChildEvent, Children, Start};
 use super::guard_watch::GuardWatch;
+use super::kept::{Adoption, Kept, never_started, plan_with};
 use super::lease::Lease;
 use super::local::{Outbox, Runs};
 use super::record::SessionRecord;
@@ -64,9 +64,9 @@ pub trait Processes: Send + 'static {
     fn kill(&mut self, incarnation: Incarnation);
     /// Sends a signal to a run's main process, and says so.
     fn signal(&mut self, incarnation: Incarnation, signal: Signal, reply: SignalReply);
-    /// Everything under the session is killed at `kill_at`, unless it is renewed before.
+    /// Everything under the session that is not kept is killed at `kill_at`, unless it is renewed before.
     fn renew(&mut self, session: SessionId, kill_at: BootTime);
-    /// Kills everything under the session now.
+    /// Kills everything under the session that is not kept, now.
     fn end_session(&mut self, session: SessionId);
     /// Asks whoever kills at `kill_at` whether it is there: [`ChildEvent::GuardAnswered`] follows.
     fn call_guard(&mut self, number: u64);
@@ -236,14 +236,16 @@ pub struct Runner<R: AsyncRuntime, P: Processes> {
     processes: P,
     record: SessionRecord,
     standing: Standing<R>,
-    /// Sessions that are over, whose processes are not known to be gone.
+    /// Sessions that are over, whose processes are not known to be gone, but for those that are kept.
     lingering: BTreeSet<SessionId>,
+    /// What is kept while no session is held.
+    kept: Kept<R>,
     guard: GuardWatch,
     requests: mpsc::Receiver<Request>,
     presence: watch::Sender<Presence>,
     dice: fn() -> u64,
-    /// Told to go: no new session is asked for.
-    is_leaving: bool,
+    /// Since when it is told to go: no new session is asked for.
+    leaves_since: Option<BootTime>,
     /// Why no session was granted, as it was told last.
     refusal: Option<String>,
     /// The newest session that was ever begun. Numbers grow, so that any later one was not.
@@ -272,6 +274,13 @@ struct Session<R: AsyncRuntime> {
     lease: Lease,
     runs: Runs<R>,
     outbox: Outbox,
+    /// What it took over from older sessions, until the cluster is known to have applied that.
+    adoption: Option<Adoption>,
+    /// What should run, as it was told last.
+    newest: Option<Desired>,
+    /// Whether the cluster knows that this session was begun. Before it does, nothing that is kept starts: it would count as
+    /// lost when the lease ends.
+    is_known: bool,
     leader: Option<NodeName>,
     leaving: Option<Leaving>,
 }
@@ -333,11 +342,12 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
             record,
             standing,
             lingering,
+            kept: Kept::default(),
             guard,
             requests,
             presence: present,
             dice,
-            is_leaving: false,
+            leaves_since: None,
             refusal: None,
             newest_begun,
         };
@@ -357,7 +367,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
             let wake = self.wake(beat_at);
             let input = tokio::select! {
                 biased;
-                () = feeds.stop.cancelled(), if !self.is_leaving => Input::ToldToGo,
+                () = feeds.stop.cancelled(), if self.leaves_since.is_none() => Input::ToldToGo,
                 event = feeds.children.recv() => Input::Child(event),
                 Some(heard) = feeds.heard.recv() => Input::Heard(heard),
                 Some(request) = self.requests.recv() => Input::Request(request),
@@ -403,7 +413,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
     fn tell_presence(&self) {
         let children = match &self.standing {
             Standing::Held(session) => session.runs.count(),
-            Standing::Asking(_) => 0,
+            Standing::Asking(_) => self.kept.runs.count(),
         };
         self.presence.send_replace(Presence { session: self.session(), children });
     }
@@ -414,7 +424,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         let now = self.processes.now();
         let look = R::Instant::now() + session.lease.next_look(now).since(now);
         // What has not started is not started any more by one that goes.
-        let starts = session.runs.next_start().filter(|_| session.leaving.is_none());
+        let starts = session.runs.next_start(session.is_known).filter(|_| session.leaving.is_none());
         starts.into_iter().fold(beat_at.min(look), R::Instant::min)
     }
 
@@ -447,13 +457,19 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         RunnerError::GuardSilent { silence, over: self.own_sessions() }
     }
 
-    /// The sessions under which this process started anything that may still have run just now.
+    /// The sessions under which anything may count that this process started and that may still have run just now.
     fn own_sessions(&self) -> Vec<SessionId> {
-        let held = match &self.standing {
-            Standing::Held(session) => Some(session.id),
-            Standing::Asking(_) => None,
-        };
-        self.lingering.iter().copied().chain(held).collect()
+        let mut sessions = self.left();
+        if let Standing::Held(session) = &self.standing {
+            sessions.insert(session.id);
+            sessions.extend(session.adoption.iter().flat_map(Adoption::sessions));
+        }
+        sessions.into_iter().collect()
+    }
+
+    /// The sessions that are over and under which something may count that is not known to be gone.
+    fn left(&self) -> BTreeSet<SessionId> {
+        self.lingering.union(self.kept.sessions()).copied().collect()
     }
 
     /// Ends a session whose lease has ended.
@@ -474,7 +490,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         match &mut self.standing {
             Standing::Asking(asking) => {
                 let is_killed = now >= asking.not_before && self.guard.has_answered_after(asking.after_call);
-                if self.lingering.is_empty() || is_killed {
+                if self.leaves_since.is_none() && (self.lingering.is_empty() || is_killed) {
                     self.ask(now);
                 }
             }
@@ -495,6 +511,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
     }
 
     fn ask(&mut self, now: BootTime) {
+        let left = self.left();
         let Standing::Asking(asking) = &mut self.standing else { return };
         // A nonce that waited for half a lease would be granted a session that is nearly over: a lease counts from when its
         // nonce was first sent, since the leader may count it from there too.
@@ -502,7 +519,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
             (asking.nonce, asking.first) = ((self.dice)(), None);
         }
         asking.first.get_or_insert(now);
-        let proven_over = if self.lingering.is_empty() { self.record.sessions() } else { Vec::new() };
+        let proven_over = self.record.sessions().into_iter().filter(|session| !left.contains(session)).collect();
         let Facts { node, address, role, labels, slots, pid } = self.facts.clone();
         let request = SessionRequest { node, nonce: asking.nonce, address, role, labels, slots, pid, proven_over };
         self.voters.say(&RunnerWord::Ask(request));
@@ -550,7 +567,13 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
                     self.processes.renew(id, end.minus(FENCE_MARGIN));
                 }
             }
-            LeaderWord::Applied { session: id, through } if id == session.id => session.outbox.applied(through),
+            LeaderWord::Applied { session: id, through } if id == session.id => {
+                session.outbox.applied(through);
+                session.is_known |= through > 0;
+                if session.adoption.take_if(|adoption| adoption.is_applied(through)).is_some() {
+                    self.act_again();
+                }
+            }
             LeaderWord::Over { session: id } if id == session.id => {
                 tracing::warn!(session = %id, "the cluster says that this session is over");
                 self.session_over();
@@ -578,15 +601,19 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         };
         // Before anything starts under it: the next node process proves it over by this file.
         self.record
-            .begin(id, self.lingering.is_empty())
+            .begin(id, &self.left())
             .map_err(|source| RunnerError::Record { path: self.record.path(), source })?;
         self.newest_begun = Some(id);
         self.guard.told_kill_time(self.processes.now());
         self.processes.renew(id, lease.kill_at());
         tracing::info!(session = %id, "a session is granted");
         self.refusal = None;
-        let (runs, outbox) = (Runs::default(), Outbox::default());
-        self.standing = Standing::Held(Box::new(Session { id, lease, runs, outbox, leader: None, leaving: None }));
+        let (runs, adoption) = std::mem::take(&mut self.kept).hand_over();
+        let (outbox, newest, is_known) = (Outbox::default(), None, false);
+        let (leader, leaving) = (None, None);
+        let session = Session { id, lease, runs, outbox, adoption, newest, is_known, leader, leaving };
+        self.standing = Standing::Held(Box::new(session));
+        self.say_kept();
         self.beat();
         Ok(())
     }
@@ -617,6 +644,31 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         if let Standing::Held(session) = std::mem::replace(&mut self.standing, Standing::Asking(asking)) {
             self.processes.end_session(session.id);
             self.lingering.insert(session.id);
+            let Session { id, runs, outbox, adoption, .. } = *session;
+            let unconfirmed: Vec<Observation> = outbox.unconfirmed().map(|(_, said)| said.clone()).collect();
+            self.kept = Kept::of(id, runs, adoption, unconfirmed.into_iter());
+        }
+    }
+
+    /// Says which runs of older sessions go on under this one, once nothing else of those is left.
+    fn say_kept(&mut self) {
+        let now = self.processes.now();
+        let Standing::Held(session) = &mut self.standing else { return };
+        let Some(adoption) = &mut session.adoption else { return };
+        for (at, observation) in adoption.take_words(&self.lingering).into_iter().enumerate() {
+            let (number, observation) = session.outbox.push(observation, now);
+            if at == 0 {
+                adoption.said(number);
+            }
+            self.voters.say(&RunnerWord::Observe { session: session.id, number, observation });
+        }
+    }
+
+    /// Acts on what was told last, now that the cluster knows of all that runs here.
+    fn act_again(&mut self) {
+        let Standing::Held(session) = &mut self.standing else { return };
+        if let Some(newest) = session.newest.take() {
+            self.act(&newest);
         }
     }
 
@@ -627,9 +679,17 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
             return;
         }
         let now = self.processes.now();
-        for action in plan(desired, &session.runs.standing()) {
+        session.newest = Some(desired.clone());
+        for action in plan_with(desired, &session.runs, session.adoption.as_ref()) {
             match action {
-                Action::Start(wanted) => session.runs.take_up(wanted, R::Instant::now()),
+                Action::Start(wanted) => {
+                    // A first word, for the sake of the one that it waits for.
+                    if wanted.spec.on_disconnect == OnDisconnect::Keep && !session.outbox.has_spoken() {
+                        let begun = Observation::Kept { sessions: Vec::new(), runs: Vec::new() };
+                        session.observe(&self.voters, now, begun);
+                    }
+                    session.runs.take_up(wanted, R::Instant::now());
+                }
                 Action::Stop(ending) => {
                     session.runs.stopping(ending.incarnation);
                     self.processes.stop(ending.incarnation);
@@ -641,7 +701,10 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
                 }
             }
         }
-        session.runs.forget(desired);
+        // One that ended and is not known to the cluster yet would be taken for one that never started.
+        if session.adoption.is_none() {
+            session.runs.forget(desired);
+        }
     }
 
     fn start_due(&mut self) {
@@ -650,7 +713,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         if session.leaving.is_some() {
             return;
         }
-        for wanted in session.runs.take_due(R::Instant::now()) {
+        for wanted in session.runs.take_due(R::Instant::now(), session.is_known) {
             self.processes.start(wanted.path, wanted.incarnation, session.id, wanted.spec);
         }
     }
@@ -669,6 +732,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
                     self.session_over();
                 }
                 self.lingering.remove(session);
+                self.say_kept();
                 tracing::info!(%session, "nothing that ran under this session is left");
             }
             _ => {}
@@ -694,10 +758,8 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
             }
             ChildEvent::NeverStarted { path, incarnation } => self.never_started(path, incarnation),
             ChildEvent::Exited { path, incarnation, mut exit, .. } => {
-                let now = self.processes.now();
-                let Standing::Held(session) = &mut self.standing else { return Ok(()) };
-                if session.runs.exited(&path, incarnation, R::Instant::now(), Some(&mut exit)) {
-                    session.observe(&self.voters, now, Observation::Exited { path, incarnation, exit });
+                if self.runs().exited(&path, incarnation, R::Instant::now(), Some(&mut exit)) {
+                    self.observe(Observation::Exited { path, incarnation, exit });
                 }
             }
         }
@@ -708,40 +770,39 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         matches!(&self.standing, Standing::Held(session) if session.id == id)
     }
 
-    /// The guard did not start a run: as promised where it was asked to end, else a failed start.
-    fn never_started(&mut self, path: Path, incarnation: Incarnation) {
-        let now = self.processes.now();
-        let Standing::Held(session) = &mut self.standing else { return };
-        let was_stopping =
-            session.runs.standing().get(&incarnation).is_some_and(|(_, state)| *state == Local::Stopping);
-        if !session.runs.exited(&path, incarnation, R::Instant::now(), None) {
-            return;
+    /// The runs of the session that is held, or those that are kept while none is.
+    fn runs(&mut self) -> &mut Runs<R> {
+        match &mut self.standing {
+            Standing::Held(session) => &mut session.runs,
+            Standing::Asking(_) => &mut self.kept.runs,
         }
-        let observation = if was_stopping {
-            Observation::NeverStarted { path, incarnation }
-        } else {
-            let how = ExitHow::StartFailed("the guard of the node did not accept it".into());
-            let exit = Exit { how, ran: Duration::ZERO, healthy: None, out_of_memory: OutOfMemory::No, stderr: None };
-            Observation::Exited { path, incarnation, exit }
-        };
-        session.observe(&self.voters, now, observation);
+    }
+
+    /// Tells the cluster, at once or under the next session.
+    fn observe(&mut self, observation: Observation) {
+        let now = self.processes.now();
+        match &mut self.standing {
+            Standing::Held(session) => _ = session.observe(&self.voters, now, observation),
+            Standing::Asking(_) => self.kept.note(observation),
+        }
+    }
+
+    fn never_started(&mut self, path: Path, incarnation: Incarnation) {
+        let stood = self.runs().stands(incarnation);
+        if self.runs().exited(&path, incarnation, R::Instant::now(), None) {
+            self.observe(never_started(path, incarnation, stood));
+        }
     }
 
     fn observe_alive(&mut self, incarnation: Incarnation, observation: Observation) {
-        let now = self.processes.now();
-        let Standing::Held(session) = &mut self.standing else { return };
-        if session.runs.is_alive(incarnation) {
-            session.observe(&self.voters, now, observation);
+        if self.runs().is_alive(incarnation) {
+            self.observe(observation);
         }
     }
 
     fn request(&mut self, request: Request) {
         let Request { path, signal, reply } = request;
-        let running = match &self.standing {
-            Standing::Held(session) => session.runs.running(&path),
-            Standing::Asking(_) => None,
-        };
-        match running {
+        match self.runs().running(&path) {
             Some(incarnation) => self.processes.signal(incarnation, signal, reply),
             None => {
                 _ = reply.send(Err(io::Error::new(io::ErrorKind::NotFound, format!("nothing runs here at {path}"))));
@@ -751,8 +812,8 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
 
     /// Begins to go: says so, and starts nothing more. What runs is stopped as the cluster says, in its order.
     fn leave(&mut self) {
-        self.is_leaving = true;
         let now = self.processes.now();
+        self.leaves_since = Some(now);
         let Standing::Held(session) = &mut self.standing else { return };
         let said = session.observe(&self.voters, now, Observation::Leaving);
         session.leaving = Some(Leaving {
@@ -797,7 +858,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
     /// session is held any more and nothing is there to tell.
     fn has_left(&mut self) -> bool {
         let now = self.processes.now();
-        let Standing::Held(session) = &mut self.standing else { return self.is_leaving };
+        let Standing::Held(session) = &mut self.standing else { return self.has_left_unheard(now) };
         let Some(leaving) = &mut session.leaving else { return false };
         let mut alive = session.runs.alive();
         // Where nobody leads the stopping nobody says of these that they shall never start.
@@ -817,7 +878,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
             return true;
         }
         // Not before all else is confirmed: the cluster may have assigned something before it knew that this node goes.
-        if !session.outbox.is_empty() || !session.runs.alive().is_empty() {
+        if !session.outbox.is_empty() || session.adoption.is_some() || !session.runs.alive().is_empty() {
             return false;
         }
         if leaving.said_left {
@@ -827,11 +888,28 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         session.observe(&self.voters, now, Observation::Left);
         false
     }
+
+    /// Whether a node that was told to go and holds no session is done: what is kept has stopped, each with its grace. The next
+    /// process of this node proves to the cluster that it is gone.
+    fn has_left_unheard(&mut self, now: BootTime) -> bool {
+        let Some(since) = self.leaves_since else { return false };
+        let alive = self.kept.runs.alive();
+        for (_, incarnation, state) in &alive {
+            if *state == Local::Running {
+                self.kept.runs.stopping(*incarnation);
+                self.processes.stop(*incarnation);
+            }
+        }
+        alive.is_empty() || now.since(since) >= LEAVE_LIMIT
+    }
 }
 
 impl<R: AsyncRuntime> Session<R> {
-    /// Says it to all voters, and gives its number.
+    /// Says it to all voters, and gives its number. What is about a run that the cluster is not told of yet waits, and gives 0.
     fn observe(&mut self, voters: &Voters, now: BootTime, observation: Observation) -> u64 {
+        if self.adoption.as_mut().is_some_and(|adoption| adoption.holds_back(&observation)) {
+            return 0;
+        }
         let (number, observation) = self.outbox.push(observation, now);
         voters.say(&RunnerWord::Observe { session: self.id, number, observation });
         number

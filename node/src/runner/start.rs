@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path as FilePath, PathBuf};
 
 use pando_protocol::ids::{Incarnation, Path, SessionId};
-use pando_protocol::spec::{Command, ProcessSpec};
+use pando_protocol::spec::{Command, OnDisconnect, ProcessSpec};
 
 use super::environment::{BaseEnvironment, RunIdentity};
 use super::logs::folder_of;
@@ -18,6 +18,7 @@ pub struct Beginning {
     environment: Vec<Vec<u8>>,
     folder: PathBuf,
     make_folder: bool,
+    keep: bool,
 }
 
 impl Beginning {
@@ -36,12 +37,18 @@ impl Beginning {
             environment: base.of_run(run, spec, notify),
             folder,
             make_folder,
+            keep: spec.on_disconnect == OnDisconnect::Keep,
         }
     }
 
     /// The session it belongs to.
     pub fn session(&self) -> SessionId {
         self.session
+    }
+
+    /// Whether it outlives that session.
+    pub fn is_kept(&self) -> bool {
+        self.keep
     }
 
     /// The order for the child itself, or for a probe of it, which begins where the child begins.
@@ -53,6 +60,7 @@ impl Beginning {
             environment: self.environment.clone(),
             folder: self.folder.as_os_str().as_bytes().to_vec(),
             make_folder: self.make_folder,
+            keep: self.keep,
         }
     }
 }

@@ -1,9 +1,12 @@
 //! Keeps the leases of a leadership: answers beats once a proof covers them, and ends sessions that fall silent.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use openraft::{AsyncRuntime, Instant};
+use pando_protocol::ids::NodeName;
 use pando_protocol::session::{LeaderWord, Obituary, ObituaryReply};
+use pando_supervision::cluster::Node;
 use pando_supervision::command::EndProof;
 use pando_supervision::{Command, Done};
 use tokio::sync::{mpsc, oneshot};
@@ -142,10 +145,14 @@ impl<R: AsyncRuntime> Keeper<R> {
         }
     }
 
-    /// The sessions that stand in the state.
+    /// The sessions that stand in the state and have a lease: those that are silent had one, and are never answered again.
     fn sessions(&self) -> Vec<Key> {
         let nodes = self.control.cluster().nodes;
-        nodes.iter().flat_map(|(name, node)| node.sessions.keys().map(|id| (name.clone(), *id))).collect()
+        let of = |(name, node): (&NodeName, &Arc<Node>)| {
+            let leased = node.sessions.iter().filter(|(_, session)| !session.silent);
+            leased.map(|(id, _)| (name.clone(), *id)).collect::<Vec<Key>>()
+        };
+        nodes.iter().flat_map(of).collect()
     }
 
     fn prove(&self, beats: Vec<Beat<R>>, done: mpsc::Sender<(Vec<Beat<R>>, bool)>) {
@@ -177,7 +184,7 @@ impl<R: AsyncRuntime> Keeper<R> {
         let control = self.control.clone();
         drop(R::spawn(async move {
             let (node, session) = key.clone();
-            if control.cluster().session(&node, session).is_none() {
+            if control.cluster().session(&node, session).is_none_or(|session| session.silent) {
                 _ = done.send((key, true)).await;
                 return;
             }

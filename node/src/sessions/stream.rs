@@ -309,6 +309,7 @@ fn in_place_of(observation: &Observation) -> Observation {
         }
         Observation::Leaving => Observation::Leaving,
         Observation::Left => Observation::Left,
+        Observation::Kept { .. } => Observation::Kept { sessions: Vec::new(), runs: Vec::new() },
     }
 }
 

@@ -120,6 +120,9 @@ pub struct Session {
     pub used: u32,
     /// The number of the last change to what should run here.
     pub revision: u64,
+    /// Its lease ended without a word, and only runs that are kept are left of it: *unreachable*. No beat of it is answered any
+    /// more; a later session of the same node process takes over what still runs.
+    pub silent: bool,
 }
 
 /// What a client was answered.
@@ -131,6 +134,13 @@ pub struct ClientRecord {
     pub forgotten_below: u64,
     /// The replies, by sequence.
     pub replies: BTreeMap<u64, Outcome>,
+}
+
+impl Node {
+    /// Whether it is silent, and what is kept there may run on.
+    pub fn is_unreachable(&self) -> bool {
+        self.current.is_none() && self.sessions.values().any(|session| session.silent)
+    }
 }
 
 impl Cluster {
@@ -178,6 +188,11 @@ impl Cluster {
     /// The session of `node`, where it is not known to be over.
     pub fn session(&self, node: &NodeName, session: SessionId) -> Option<&Session> {
         self.nodes.get(node)?.sessions.get(&session)
+    }
+
+    /// Whether nobody knows if a run still runs: its node is silent, and it is kept.
+    pub fn is_unreachable(&self, run: &Run) -> bool {
+        self.session(&run.node, run.session).is_some_and(|session| session.silent)
     }
 
     /// The number of the newest event.

@@ -173,11 +173,15 @@ pub enum EventKind {
     MemberQuarantined,
     /// A rule panicked on what was due: a bug. It was left out.
     RulePanicked,
+    /// The node of a run that is kept fell silent: nobody knows if it runs, and nothing is started in its place.
+    ChildUnreachable,
+    /// The node of a run that was unreachable is back, and the run with it.
+    ChildReachable,
 }
 
 impl EventKind {
     /// Every kind, in order.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 29] = [
         Self::TreeApplied,
         Self::TreeDeleted,
         Self::TreeFailed,
@@ -205,6 +209,8 @@ impl EventKind {
         Self::NodeRemoved,
         Self::MemberQuarantined,
         Self::RulePanicked,
+        Self::ChildUnreachable,
+        Self::ChildReachable,
     ];
 
     /// The stable word for it.
@@ -237,6 +243,8 @@ impl EventKind {
             Self::NodeRemoved => "node_removed",
             Self::MemberQuarantined => "member_quarantined",
             Self::RulePanicked => "rule_panicked",
+            Self::ChildUnreachable => "child_unreachable",
+            Self::ChildReachable => "child_reachable",
         }
     }
 }

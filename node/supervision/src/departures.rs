@@ -13,7 +13,7 @@ use pando_protocol::rejection::Rejection;
 use pando_protocol::spec::Restart;
 
 use crate::change::Change;
-use crate::cluster::{Body, Cluster, Node, StopReason};
+use crate::cluster::{Body, Cluster, Node, Run, StopReason};
 use crate::colocation::{colocation, outermost};
 use crate::command::EventKind;
 use crate::endings::Over;
@@ -97,6 +97,10 @@ impl Change<'_> {
         if !known.sessions.is_empty() {
             let why = match (known.current, runs_on(known).len()) {
                 (Some(_), 0) => format!("is up: stop its process first, and then remove {name}"),
+                (None, count) if known.is_unreachable() => format!(
+                    "is silent, and {count} children that are kept may run there: they go on when it is back; only where you \
+                     know that its machine is gone, `pando node remove {name} --dead` starts them elsewhere"
+                ),
                 (_, count) => format!(
                     "is not known to be gone, and {count} children count as running there: `pando node drain {name}` moves \
                      them, stopping its process ends its session, and the lease of one that is silent runs out by itself"
@@ -106,6 +110,28 @@ impl Change<'_> {
         }
         self.cluster.nodes.remove(name);
         self.event(EventKind::NodeRemoved, None, Some(name), format!("{name} was removed by an operator"));
+        Ok(Vec::new())
+    }
+
+    /// Forgets a node whose machine is gone, by the oath of an operator: what was kept there has ended, and starts elsewhere.
+    pub fn remove_dead_node(&mut self, name: &NodeName) -> Result<Vec<Difference>, Rejection> {
+        let known = self.known_node(name)?;
+        let may_hold_a_lease = known.sessions.values().any(|session| !session.silent);
+        if may_hold_a_lease && !broken(Mutation::DeadByWordAlone) {
+            let why = match known.current {
+                Some(_) => format!("is up: stop its process first, and then remove {name}"),
+                None => "may hold a lease that has not run out: wait until `pando node ls` shows it as down or unreachable, \
+                         and then say it again"
+                    .to_owned(),
+            };
+            return Err(Rejection::WrongNodeState { node: name.clone(), why });
+        }
+        let sessions: Vec<SessionId> = known.sessions.keys().copied().collect();
+        for session in sessions {
+            self.end_session(name, session, "an operator says that its machine is gone");
+        }
+        self.cluster.nodes.remove(name);
+        self.event(EventKind::NodeRemoved, None, Some(name), format!("{name} was removed by an operator, as dead"));
         Ok(Vec::new())
     }
 
@@ -126,7 +152,9 @@ impl Change<'_> {
     /// Keeps a place elsewhere for a run, and for all that has to go along; then asks it to end. Does nothing where there is no
     /// room: [`what_a_move_waits_for`] says so.
     fn move_away(&mut self, path: &Path) {
-        let is_staying = self.cluster.run(path).is_some_and(|run| run.stopping.is_none());
+        // What is unreachable moves once its node is back: till then a place would be kept for nobody.
+        let is_here = |run: &Run| run.stopping.is_none() && !self.cluster.is_unreachable(run);
+        let is_staying = self.cluster.run(path).is_some_and(is_here);
         if !is_staying || !goes_on(self.cluster, path) || self.is_taken_down_with(path) {
             return;
         }

@@ -109,8 +109,20 @@ fn supervisor_keys(known: &Supervisor, spec: &SupervisorSpec, keys: &mut Vec<Str
 }
 
 fn process_keys(known: &ProcessSpec, spec: &ProcessSpec, keys: &mut Vec<String>) {
-    let ProcessSpec { command, env, cwd, shutdown, stop_signal, normal_exit, intensity, slots, ready, place, on_exit } =
-        spec;
+    let ProcessSpec {
+        command,
+        env,
+        cwd,
+        shutdown,
+        stop_signal,
+        normal_exit,
+        intensity,
+        slots,
+        ready,
+        place,
+        on_exit,
+        on_disconnect,
+    } = spec;
     push_if(keys, known.command != *command, "command");
     push_if(keys, known.env != *env, "env");
     push_if(keys, known.cwd != *cwd, "cwd");
@@ -122,6 +134,7 @@ fn process_keys(known: &ProcessSpec, spec: &ProcessSpec, keys: &mut Vec<String>)
     push_if(keys, known.ready != *ready, "ready");
     push_if(keys, known.place != *place, "place");
     push_if(keys, known.on_exit != *on_exit, "on_exit");
+    push_if(keys, known.on_disconnect != *on_disconnect, "on_disconnect");
 }
 
 fn push_if(keys: &mut Vec<String>, differs: bool, key: &str) {

@@ -71,6 +71,9 @@ impl Change<'_> {
             session.assigned.remove(path);
             session.used -= run.slots;
             session.revision += 1;
+            if session.silent && session.assigned.is_empty() {
+                self.node(&run.node).sessions.remove(&run.session); // It stood for this run alone.
+            }
         }
         self.room_changed |= !broken(Mutation::RoomForgotten);
     }

@@ -85,6 +85,7 @@ fn now_sentence(cluster: &Cluster, path: &Path, member: &Member) -> String {
         Body::Process(process) => match &process.phase {
             ProcessPhase::Down(reason) => down_sentence(cluster, path, *reason),
             ProcessPhase::Pending(_) => "is to run and has no place yet".into(),
+            ProcessPhase::Assigned(run) if cluster.is_unreachable(run) => unreachable_sentence(run),
             ProcessPhase::Assigned(run) => run_sentence(run, now),
         },
         Body::Supervisor(supervisor) => match &supervisor.phase {
@@ -103,6 +104,15 @@ fn now_sentence(cluster: &Cluster, path: &Path, member: &Member) -> String {
             SupervisorPhase::Failed(cause) => format!("has failed: {cause}"),
         },
     }
+}
+
+fn unreachable_sentence(run: &Run) -> String {
+    let what = match run.stage {
+        Stage::Assigned => "may have been started",
+        Stage::Started { .. } | Stage::Ready { .. } => "may run on",
+    };
+    let (node, number) = (&run.node, run.incarnation);
+    format!("{what} on {node} as incarnation {number}: {node} is silent, and nothing is started in its place")
 }
 
 fn run_sentence(run: &Run, now: Duration) -> String {

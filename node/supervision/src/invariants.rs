@@ -35,9 +35,10 @@ pub fn check(cluster: &Cluster) -> Result<(), Vec<Broken>> {
 type Invariant = fn(&Cluster) -> Result<(), Broken>;
 
 /// Every invariant of one state, by its name.
-const ALL: [(&str, Invariant); 20] = [
+const ALL: [(&str, Invariant); 21] = [
     ("a session lists exactly the runs assigned under it", a_session_lists_exactly_the_runs_assigned_under_it),
     ("no run is assigned under a session that is over", no_run_is_assigned_under_a_session_that_is_over),
+    ("a silent session holds only what is kept", a_silent_session_holds_only_what_is_kept),
     ("no node takes more than its slots", no_node_takes_more_than_its_slots),
     ("a run stands on a node with the labels it requires", a_run_stands_on_a_node_with_the_labels_it_requires),
     ("a child runs only below supervisors that are not down", a_child_runs_only_below_supervisors_that_are_not_down),
@@ -115,6 +116,18 @@ fn no_run_is_assigned_under_a_session_that_is_over(cluster: &Cluster) -> Result<
             && cluster.session(&run.node, run.session).is_none()
         {
             return Err(format!("{path} runs on {} under {}, which is over", run.node, run.session));
+        }
+    }
+    Ok(())
+}
+
+fn a_silent_session_holds_only_what_is_kept(cluster: &Cluster) -> Result<(), Broken> {
+    for (name, node) in &cluster.nodes {
+        for (id, session) in node.sessions.iter().filter(|(_, session)| session.silent) {
+            let is_kept = |path: &Path| cluster.run(path).is_some_and(|run| run.keep);
+            if node.current == Some(*id) || session.assigned.is_empty() || !session.assigned.iter().all(is_kept) {
+                return Err(format!("{name} {id} is silent and holds {:?}", session.assigned));
+            }
         }
     }
     Ok(())

@@ -43,6 +43,7 @@ pub mod restarts;
 mod stopping;
 mod supervisors;
 pub mod trees;
+mod unreachable;
 
 pub use apply::{apply, next_deadline};
 pub use cluster::Cluster;

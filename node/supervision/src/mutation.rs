@@ -96,11 +96,19 @@ pub enum Mutation {
     HistoryKeptForEver,
     /// Clients are remembered for ever.
     ClientsKeptForEver,
+    /// The end of a lease ends what is kept too, and it starts elsewhere.
+    KeepIgnored,
+    /// What goes on under a new session of its node counts as ended.
+    KeptForgotten,
+    /// What a node that is back does not name goes on counting as running.
+    RestStays,
+    /// A node whose lease may run is removed as dead.
+    DeadByWordAlone,
 }
 
 impl Mutation {
     /// Every one.
-    pub const ALL: [Self; 45] = [
+    pub const ALL: [Self; 49] = [
         Self::BudgetOffByOne,
         Self::WindowClosedInterval,
         Self::NoBackoff,
@@ -146,6 +154,10 @@ impl Mutation {
         Self::EventsKeptForEver,
         Self::HistoryKeptForEver,
         Self::ClientsKeptForEver,
+        Self::KeepIgnored,
+        Self::KeptForgotten,
+        Self::RestStays,
+        Self::DeadByWordAlone,
     ];
 }
 

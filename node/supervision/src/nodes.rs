@@ -56,7 +56,8 @@ impl Change<'_> {
         self.cluster.head.next_session += 1;
         self.release_places_on(&name);
         let (since, assigned, kept) = (self.now(), BTreeSet::new(), BTreeSet::new());
-        let session = Session { nonce, since, observed: 0, leaving: false, assigned, kept, used: 0, revision: 0 };
+        let session =
+            Session { nonce, since, observed: 0, leaving: false, assigned, kept, used: 0, revision: 0, silent: false };
         let known = self.cluster.nodes.get(&name);
         let (losses, drained) = known.map_or((0, false), |known| (known.losses, known.drained));
         let mut sessions = known.map_or_else(BTreeMap::new, |known| known.sessions.clone());
@@ -86,18 +87,19 @@ impl Change<'_> {
             EndProof::Obituary(how) => {
                 self.end_session(node, session, &format!("{} (obituary)", clipped(&how, MAX_WHY)));
             }
-            EndProof::Lease => self.end_session(node, session, "silent beyond its lease"),
+            EndProof::Lease => self.fall_silent(node, session),
         }
         Ok(Done::Ended)
     }
 
-    fn end_session(&mut self, name: &NodeName, id: SessionId, how: &str) {
+    pub fn end_session(&mut self, name: &NodeName, id: SessionId, how: &str) {
         let Some(ended) = self.cluster.session(name, id) else { return };
         let lost: Vec<Path> = ended.assigned.iter().cloned().collect();
-        let at_rest = ended.leaving && lost.is_empty();
+        let was_silent = ended.silent; // Told and counted when it fell silent.
+        let at_rest = (ended.leaving || was_silent) && lost.is_empty();
         let brakes = self.brakes(lost.len());
         if !at_rest {
-            self.node(name).losses += 1;
+            self.node(name).losses += u64::from(!was_silent);
             let text = format!("{name} lost: {how} · {}", what_ran(&lost));
             self.event(EventKind::NodeLost, None, Some(name), text);
         }
@@ -117,7 +119,7 @@ impl Change<'_> {
 
     /// How long each of `count` starts after a loss is held back: the first ones not at all, the rest in one queue of the
     /// whole cluster, which begins at a time that differs from loss to loss.
-    fn brakes(&mut self, count: usize) -> Vec<Duration> {
+    pub fn brakes(&mut self, count: usize) -> Vec<Duration> {
         if broken(Mutation::BrakeOff) || count <= FREE_STARTS {
             return vec![Duration::ZERO; count];
         }
@@ -165,6 +167,7 @@ impl Change<'_> {
             }
             Observation::Leaving => self.leaving(node, id),
             Observation::Left => self.left(node, id),
+            Observation::Kept { sessions, runs } => self.take_over(node, id, &sessions, &runs),
         }
         Ok(Done::Observed(number))
     }
@@ -240,7 +243,7 @@ impl Change<'_> {
 }
 
 /// What a loss hit, in words: the first few paths and how many more.
-fn what_ran(lost: &[Path]) -> String {
+pub(crate) fn what_ran(lost: &[Path]) -> String {
     const SHOWN: usize = 8;
     let shown = lost.iter().take(SHOWN).map(ToString::to_string).collect::<Vec<_>>().join(", ");
     match lost.len() {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pando_protocol::ids::{Incarnation, NodeName, Path, SessionId};
-use pando_protocol::spec::{Label, ProcessSpec, Strategy};
+use pando_protocol::spec::{Label, OnDisconnect, ProcessSpec, Strategy};
 
 use crate::change::Change;
 use crate::cluster::{
@@ -119,10 +119,20 @@ impl Change<'_> {
         }
         let since = self.now();
         self.take_place(path);
-        let slots = self.process(path).spec.slots;
-        let stage = Stage::Assigned;
-        let run =
-            Run { incarnation, node: node.clone(), session, after, delay: wait, slots, since, stage, stopping: None };
+        let spec = &self.process(path).spec;
+        let (slots, keep) = (spec.slots, spec.on_disconnect == OnDisconnect::Keep);
+        let run = Run {
+            incarnation,
+            node: node.clone(),
+            session,
+            after,
+            delay: wait,
+            slots,
+            since,
+            stage: Stage::Assigned,
+            stopping: None,
+            keep,
+        };
         self.process(path).phase = ProcessPhase::Assigned(run);
         if let Some(session) = self.session(&node, session) {
             session.assigned.insert(path.clone());

@@ -53,7 +53,8 @@ pub(crate) fn rows(cluster: &Cluster, root: &Path) -> Vec<TreeRow> {
         above.rate += row.restart_rate;
         // What is down on purpose says nothing about its supervisor.
         if row.verdict != Verdict::Stopped {
-            above.worst = above.worst.min(Some(row.verdict)).or(Some(row.verdict));
+            let verdicts = above.worst.into_iter().chain([row.verdict]);
+            above.worst = verdicts.min_by_key(|verdict| rank(*verdict));
         }
     }
     rows
@@ -68,11 +69,26 @@ struct Sums {
     worst: Option<Verdict>,
 }
 
+/// The lower, the more it matters to whoever looks at the whole.
+fn rank(verdict: Verdict) -> u8 {
+    match verdict {
+        Verdict::Failed => 0,
+        Verdict::Stopped => 1,
+        Verdict::Unreachable => 2,
+        Verdict::Waiting => 3,
+        Verdict::Looping => 4,
+        Verdict::Churning => 5,
+        Verdict::Short => 6,
+        Verdict::Healthy => 7,
+    }
+}
+
 fn supervisor_verdict(row: &TreeRow, below: &Sums) -> Verdict {
     match row.state {
         State::Failed => Verdict::Failed,
         State::Stopped | State::Finished => Verdict::Stopped,
         _ => match below.worst {
+            Some(Verdict::Unreachable) => Verdict::Unreachable,
             Some(Verdict::Waiting) => Verdict::Waiting,
             Some(Verdict::Looping) => Verdict::Looping,
             _ if row.restart_rate > 0 => Verdict::Churning,
@@ -115,6 +131,7 @@ fn process_verdict(member: &Member, row: &TreeRow) -> Verdict {
         State::Failed => Verdict::Failed,
         State::Stopped | State::Finished => Verdict::Stopped,
         State::Waiting => Verdict::Waiting,
+        State::Unreachable => Verdict::Unreachable,
         _ if is_looping(member, row) => Verdict::Looping,
         _ if row.restart_rate > 0 => Verdict::Churning,
         _ if row.alive < row.configured => Verdict::Short,
@@ -153,6 +170,7 @@ pub(crate) fn state(cluster: &Cluster, path: &Path, member: &Member) -> State {
             ProcessPhase::Down(DownReason::Finished) => State::Finished,
             ProcessPhase::Down(_) => State::Stopped,
             ProcessPhase::Pending(_) => State::BackingOff,
+            ProcessPhase::Assigned(run) if cluster.is_unreachable(run) => State::Unreachable,
             ProcessPhase::Assigned(Run { stopping: Some(_), .. }) => State::Stopping,
             ProcessPhase::Assigned(run) => match run.stage {
                 Stage::Assigned if run.delay.is_zero() => State::Starting,
@@ -216,6 +234,7 @@ pub(crate) fn waiting(cluster: &Cluster, path: &Path, member: &Member) -> Option
         Body::Process(Process { phase, .. }) => match phase {
             ProcessPhase::Down(_) => turn(cluster, path),
             ProcessPhase::Pending(_) => None, // Said above.
+            ProcessPhase::Assigned(run) if cluster.is_unreachable(run) => Some(return_of(run)),
             ProcessPhase::Assigned(run) if run.stopping.is_some() => {
                 Some(format!("{} reports that it has ended", run.node))
             }
@@ -237,6 +256,15 @@ pub(crate) fn waiting(cluster: &Cluster, path: &Path, member: &Member) -> Option
             SupervisorPhase::Failed(_) => Some("an operator".into()),
         },
     }
+}
+
+fn return_of(run: &Run) -> String {
+    let Run { node, stopping, .. } = run;
+    let then = if stopping.is_some() { ", and then stops" } else { "" };
+    format!(
+        "{node} is back, which is silent{then}; or an operator who knows that its machine is gone says `pando node remove {node} \
+         --dead`"
+    )
 }
 
 /// How a member's runs ended, the oldest first.
@@ -275,7 +303,13 @@ pub fn settled(cluster: &Cluster, path: &Path) -> Option<Settled> {
     let is_missing = |row: &&TreeRow| match row.state {
         State::Running | State::Finished => false,
         State::Stopped => is_meant_to_run(cluster, &row.path),
-        State::Waiting | State::BackingOff | State::Starting | State::Started | State::Stopping | State::Failed => true,
+        State::Waiting
+        | State::BackingOff
+        | State::Starting
+        | State::Started
+        | State::Stopping
+        | State::Failed
+        | State::Unreachable => true,
     };
     let missing: Vec<&TreeRow> = rows.iter().filter(is_missing).collect();
     const SHOWN: usize = 5;
@@ -303,6 +337,7 @@ pub fn nodes(cluster: &Cluster) -> Vec<NodeRow> {
             Some(_) if node.drained && children == 0 => NodeState::Drained,
             Some(_) if node.drained => NodeState::Draining,
             Some(_) => NodeState::Up,
+            None if node.is_unreachable() => NodeState::Unreachable,
             None if leaving => NodeState::Leaving,
             None => NodeState::Down,
         };

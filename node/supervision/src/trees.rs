@@ -31,6 +31,7 @@ impl Change<'_> {
             Request::Drain(node) => self.drain(&node)?,
             Request::Undrain(node) => self.undrain(&node)?,
             Request::RemoveNode(node) => self.remove_node(&node)?,
+            Request::RemoveDeadNode(node) => self.remove_dead_node(&node)?,
             Request::Quarantine(path) => self.quarantine(&path)?,
         };
         self.room_changed = true; // What waits may need less now, or more is to move.

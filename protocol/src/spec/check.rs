@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     AutoShutdown, Backoff, ChildSpec, Command, Intensity, Label, MAX_BACKOFF, MAX_COMMAND_BYTES, MAX_FACTOR,
-    MAX_JITTER, MAX_MAX_RESTARTS, MAX_MEMBERS, MAX_TIME, MIN_BACKOFF, ProcessSpec, Ready, Restart, Shutdown,
-    SupervisorSpec, TreeSpec, Work, budget,
+    MAX_JITTER, MAX_MAX_RESTARTS, MAX_MEMBERS, MAX_TIME, MIN_BACKOFF, OnDisconnect, ProcessSpec, Ready, Restart,
+    Shutdown, SupervisorSpec, TreeSpec, Work, budget,
 };
 use crate::ids::{MAX_DEPTH, Path};
 
@@ -33,7 +33,7 @@ impl TreeSpec {
     /// # Errors
     /// Every mistake, in the order of the spec; at least one, and not more than a thousand.
     pub fn check(&self) -> Result<(), Vec<SpecMistake>> {
-        let mut check = Check { members: 0, mistakes: Vec::new(), colocated_by: None };
+        let mut check = Check { members: 0, mistakes: Vec::new(), colocated_by: None, grouped_by: None };
         let root = Path::root(&self.name);
         check.supervisor(&root, &self.root);
         let members = check.members;
@@ -52,6 +52,8 @@ struct Check {
     mistakes: Vec<SpecMistake>,
     /// The outermost supervisor above that keeps everything below it on one node.
     colocated_by: Option<Path>,
+    /// The outermost supervisor above whose children stand and fall together.
+    grouped_by: Option<Path>,
 }
 
 impl Check {
@@ -64,6 +66,10 @@ impl Check {
         let colocated_above = self.colocated_by.clone();
         if spec.colocate && self.colocated_by.is_none() {
             self.colocated_by = Some(at.clone());
+        }
+        let grouped_above = self.grouped_by.clone();
+        if spec.strategy.is_group() && self.grouped_by.is_none() {
+            self.grouped_by = Some(at.clone());
         }
         let mut names = BTreeSet::new();
         for child in &spec.children {
@@ -79,6 +85,7 @@ impl Check {
             self.child(&path, child, spec.auto_shutdown);
         }
         self.colocated_by = colocated_above;
+        self.grouped_by = grouped_above;
         self.spendable(at, spec.intensity, &spec.children);
     }
 
@@ -140,6 +147,23 @@ impl Check {
             );
             self.refuse(at, "place.spread", what);
         }
+        if spec.on_disconnect == OnDisconnect::Keep {
+            self.keep(at);
+        }
+    }
+
+    /// One that may be unreachable for days must not hold up others that cannot start without its end, or away from it.
+    fn keep(&mut self, at: &Path) {
+        let why = match (&self.grouped_by, &self.colocated_by) {
+            (Some(group), _) => format!("{group} restarts its children together"),
+            (None, Some(together)) => format!("{together} keeps everything below it on one node"),
+            (None, None) => return,
+        };
+        let what = format!(
+            "\"keep\" is not possible here: {why}, so that one unreachable child would hold up the others; use \"stop\", or \
+             move the child below another supervisor"
+        );
+        self.refuse(at, "on_disconnect", what);
     }
 
     fn environment(&mut self, at: &Path, spec: &ProcessSpec) {

@@ -10,7 +10,7 @@ use pando_supervision::{Applied, Command, EndProof, EventKind};
 use super::payers::Step;
 
 /// Everything that can be asked or observed, as the table names it.
-const ACCEPTED: [&str; 22] = [
+const ACCEPTED: [&str; 24] = [
     "command tick",
     "command write",
     "command grant_session",
@@ -27,12 +27,14 @@ const ACCEPTED: [&str; 22] = [
     "change undrain",
     "change remove_node",
     "change quarantine",
+    "change remove_dead_node",
     "observation started",
     "observation ready",
     "observation exited",
     "observation never_started",
     "observation leaving",
     "observation left",
+    "observation kept",
 ];
 
 /// How often each was accepted and made a difference, and how often each kind of event happened.
@@ -122,6 +124,7 @@ fn change_name(change: &Change) -> &'static str {
         Change::Undrain(_) => "undrain",
         Change::RemoveNode(_) => "remove_node",
         Change::Quarantine(_) => "quarantine",
+        Change::RemoveDeadNode(_) => "remove_dead_node",
     }
 }
 
@@ -133,5 +136,6 @@ fn observation_name(observation: &Observation) -> &'static str {
         Observation::NeverStarted { .. } => "never_started",
         Observation::Leaving => "leaving",
         Observation::Left => "left",
+        Observation::Kept { .. } => "kept",
     }
 }

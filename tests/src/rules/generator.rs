@@ -246,7 +246,10 @@ impl Generator {
         let client = 1 + self.dice.below(3) as u128;
         let write = self.sim.write(client, change);
         self.writes.push(write.clone());
-        self.sim.step(Command::Write(write))?;
+        match write.change.clone() {
+            Change::RemoveDeadNode(node) => self.sim.remove_dead(&node, write)?,
+            _ => self.sim.step(Command::Write(write))?,
+        };
         Ok(())
     }
 
@@ -274,6 +277,7 @@ impl Generator {
             13..16 => Change::Restart(self.any_path()),
             16 => Change::Drain(self.node()),
             17 => Change::Undrain(self.node()),
+            18 if self.dice.once_in(2) => Change::RemoveDeadNode(self.node()),
             18 => Change::RemoveNode(self.node()),
             _ => Change::Quarantine(self.any_path()),
         }
@@ -313,11 +317,16 @@ impl Generator {
     fn join_or_renew(&mut self) -> Result<(), String> {
         let node = self.node();
         let Some(session) = self.sim.runners[&node].session else {
+            // One that is silent may die with what it keeps.
+            if self.dice.once_in(4) {
+                self.sim.lose(&node, EndProof::Obituary("process died".into()))?;
+            }
             self.sim.join(&node, Vec::new())?;
             self.requests.push(self.sim.runners[&node].request(Vec::new()));
             return Ok(());
         };
-        match self.dice.below(6) {
+        match self.dice.below(7) {
+            6 => self.sim.bury_ghosts(&node),
             0 => self.sim.leave(&node),
             1 => self.sim.come_back_with_proof(&node, session),
             2 => self.sim.come_back_beside_a_ghost(&node),

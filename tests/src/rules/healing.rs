@@ -21,7 +21,11 @@ pub fn heal(sim: &mut Sim) -> Result<(), String> {
     let nodes: Vec<NodeName> = sim.runners.keys().cloned().collect();
     for node in &nodes {
         sim.end_ghosts(node)?;
-        sim.lose(node, pando_supervision::EndProof::Obituary("healed".into()))?;
+        sim.bury_ghosts(node)?;
+        // What is kept on one that is silent goes on.
+        if sim.runners.get(node).is_some_and(|runner| runner.session.is_some()) {
+            sim.lose(node, pando_supervision::EndProof::Obituary("healed".into()))?;
+        }
         if let Some(runner) = sim.runners.get_mut(node) {
             runner.slots = 1_000;
             runner.labels = LABELS.iter().map(|label| label.parse().expect("a label")).collect();
@@ -41,7 +45,12 @@ fn everything_runs_or_waits_for_an_operator(sim: &Sim) -> Result<(), String> {
         let is_whole = match row.state {
             State::Running => true,
             State::Stopped | State::Finished | State::Failed => next.contains("`pando "),
-            State::Waiting | State::BackingOff | State::Starting | State::Started | State::Stopping => false,
+            State::Waiting
+            | State::BackingOff
+            | State::Starting
+            | State::Started
+            | State::Stopping
+            | State::Unreachable => false,
         };
         if row.verdict == Verdict::Looping {
             return Err(format!("after healing no child is looping: {row:?}"));

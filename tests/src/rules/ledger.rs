@@ -301,7 +301,7 @@ fn only_the_expected_is_charged(step: Step<'_>, charged: &[Path], expected: Opti
 fn words_about_no_run_change_nothing(step: Step<'_>, expected: Option<&Expected>) -> Result<(), String> {
     let Some(word) = step.word() else { return Ok(()) };
     let about = match word {
-        Observation::Leaving | Observation::Left => return Ok(()),
+        Observation::Leaving | Observation::Left | Observation::Kept { .. } => return Ok(()),
         Observation::Started { path, .. } | Observation::Ready { path, .. } => (path, false),
         Observation::Exited { path, .. } | Observation::NeverStarted { path, .. } => (path, true),
     };

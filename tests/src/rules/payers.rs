@@ -42,7 +42,7 @@ impl<'a> Step<'a> {
             | Observation::Ready { path, incarnation }
             | Observation::Exited { path, incarnation, .. }
             | Observation::NeverStarted { path, incarnation } => (path, *incarnation),
-            Observation::Leaving | Observation::Left => return None,
+            Observation::Leaving | Observation::Left | Observation::Kept { .. } => return None,
         };
         let run = self.before.run(path)?;
         let is_meant = run.incarnation == incarnation && run.node == *node && run.session == *session;
@@ -91,7 +91,7 @@ impl Payers {
                 let escalates = charged && rule(exit, &step.before.process(path)?.spec) == Some(ExitAction::Escalate);
                 Some(Expected { charged, escalates, ..free })
             }
-            Observation::Ready { .. } | Observation::Leaving | Observation::Left => None,
+            Observation::Ready { .. } | Observation::Leaving | Observation::Left | Observation::Kept { .. } => None,
         }
     }
 

@@ -1,12 +1,12 @@
 //! A runner that is not there: it carries out plans, keeps its own view of what runs, and numbers its words.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use pando_protocol::cause::{Exit, ExitHow, OutOfMemory};
 use pando_protocol::ids::{Incarnation, NodeName, Path, SessionId};
-use pando_protocol::session::{Desired, NodeRole, Observation, SessionRequest};
-use pando_protocol::spec::Label;
+use pando_protocol::session::{Desired, Ending, NodeRole, Observation, SessionRequest};
+use pando_protocol::spec::{Label, OnDisconnect};
 use pando_supervision::desired::{Action, Local, plan};
 
 use super::copies::Copies;
@@ -32,6 +32,14 @@ pub struct Runner {
     pub outbox: VecDeque<(u64, Observation)>,
     /// Words told before, of every session: what a bad network may tell again.
     pub told: Vec<(SessionId, u64, Observation)>,
+    /// Sessions that are over under which the cluster may count runs that are kept here.
+    pub former: BTreeSet<SessionId>,
+    /// Sessions of which nothing is left here: the next request proves it, as a node does by what it wrote down.
+    pub over: BTreeSet<SessionId>,
+    /// Runs of those, until the cluster is told that they go on under the new session.
+    taken_over: BTreeSet<Incarnation>,
+    /// Whether a word of this session was told.
+    is_known: bool,
     next_number: u64,
     exits: BTreeMap<Incarnation, Duration>,
 }
@@ -49,6 +57,8 @@ pub struct LocalRun {
     pub started: Duration,
     /// When it was ready.
     pub ready: Option<Duration>,
+    /// Whether it outlives its lease.
+    pub keep: bool,
 }
 
 impl Runner {
@@ -64,6 +74,10 @@ impl Runner {
             runs: BTreeMap::new(),
             outbox: VecDeque::new(),
             told: Vec::new(),
+            former: BTreeSet::new(),
+            over: BTreeSet::new(),
+            taken_over: BTreeSet::new(),
+            is_known: false,
             next_number: 1,
             exits: BTreeMap::new(),
         }
@@ -83,14 +97,73 @@ impl Runner {
         }
     }
 
-    /// Begins a session: nothing of an older one is here any more.
+    /// Begins a session: nothing of an older one is here any more, but for what is kept.
     pub fn begin(&mut self, session: SessionId) {
         self.session = Some(session);
-        self.leaving = false;
-        self.next_number = 1;
+        (self.leaving, self.is_known, self.next_number) = (false, false, 1);
+        let untold: Vec<Observation> = self.outbox.drain(..).map(|(_, word)| word).collect();
+        if self.former.is_empty() {
+            self.runs.clear();
+            self.exits.clear();
+            return;
+        }
+        let run = |(incarnation, run): (&Incarnation, &LocalRun)| Ending {
+            path: run.path.clone(),
+            incarnation: *incarnation,
+        };
+        let (sessions, runs) = (self.former.iter().copied().collect(), self.runs.iter().map(run).collect());
+        self.taken_over = self.runs.keys().copied().collect();
+        self.say(Observation::Kept { sessions, runs });
+        untold.into_iter().for_each(|word| self.say(word));
+    }
+
+    /// The lease ends here: what is kept goes on, and what happens to it is told later. All else dies.
+    pub fn fall_silent(&mut self, copies: &mut Copies) {
+        let Some(session) = self.session.take() else { return };
+        let about = |word: &Observation| match word {
+            Observation::Started { incarnation, .. }
+            | Observation::Ready { incarnation, .. }
+            | Observation::Exited { incarnation, .. }
+            | Observation::NeverStarted { incarnation, .. } => Some(*incarnation),
+            Observation::Leaving | Observation::Left | Observation::Kept { .. } => None,
+        };
+        let untold: BTreeSet<Incarnation> = self.outbox.iter().filter_map(|(_, word)| about(word)).collect();
+        self.runs.retain(|incarnation, run| {
+            let has_started = matches!(run.state, Local::Running | Local::Stopping);
+            let is_kept = run.keep && (has_started || run.state == Local::Over && untold.contains(incarnation));
+            if !is_kept {
+                copies.end(&run.path, *incarnation);
+            }
+            is_kept
+        });
+        let runs = &self.runs;
+        self.outbox.retain(|(_, word)| about(word).is_some_and(|incarnation| runs.contains_key(&incarnation)));
+        match self.runs.is_empty() {
+            true => {
+                self.over.append(&mut self.former);
+                self.over.insert(session);
+            }
+            false => _ = self.former.insert(session),
+        }
+    }
+
+    /// The oldest word was told.
+    pub fn was_told(&mut self, word: &Observation) {
+        self.is_known = true;
+        if matches!(word, Observation::Kept { sessions, .. } if !sessions.is_empty()) {
+            self.former.clear();
+            self.taken_over.clear();
+        }
+    }
+
+    /// The node process is another one, and knows nothing of what the old one runs.
+    pub fn forget(&mut self) {
         self.runs.clear();
         self.outbox.clear();
-        self.exits.clear();
+        self.former.clear();
+        self.over.clear();
+        self.taken_over.clear();
+        self.session = None;
     }
 
     /// Everything here dies, as the guard or the machine's end sees to; the session is not acted under again.
@@ -100,7 +173,9 @@ impl Runner {
         }
         self.runs.clear();
         self.outbox.clear();
-        self.session = None;
+        self.over.append(&mut self.former);
+        self.over.extend(self.session.take());
+        self.taken_over.clear();
     }
 
     /// Carries out what a desired state asks for. What takes time (starting, stopping) is only begun.
@@ -108,12 +183,17 @@ impl Runner {
     /// # Errors
     /// The plan asks for more when it is made again.
     pub fn act(&mut self, desired: &Desired, now: Duration) -> Result<(), String> {
-        for action in plan(desired, &self.view()) {
+        for action in self.plan(desired) {
             match action {
                 Action::Start(wanted) => {
+                    let keep = wanted.spec.on_disconnect == OnDisconnect::Keep;
+                    if keep && self.next_number == 1 {
+                        self.say(Observation::Kept { sessions: Vec::new(), runs: Vec::new() });
+                    }
                     let from = wanted.after.and_then(|before| self.exits.get(&before)).copied().unwrap_or(now);
                     let due = from.saturating_add(wanted.delay);
-                    let run = LocalRun { path: wanted.path, state: Local::Waiting, due, started: now, ready: None };
+                    let run =
+                        LocalRun { path: wanted.path, state: Local::Waiting, due, started: now, ready: None, keep };
                     self.runs.insert(wanted.incarnation, run);
                 }
                 Action::Stop(ending) => self.set(ending.incarnation, &ending.path, Local::Stopping),
@@ -124,10 +204,21 @@ impl Runner {
                 }
             }
         }
-        match plan(desired, &self.view()).first() {
+        match self.plan(desired).first() {
             None => Ok(()),
             Some(action) => Err(format!("a plan carried out leaves nothing to do: {action:?}")),
         }
+    }
+
+    /// The plan, but for what the cluster was not told of yet.
+    fn plan(&self, desired: &Desired) -> Vec<Action> {
+        let mut actions = plan(desired, &self.view());
+        let is_asked_for = |ending: &Ending| desired.end.contains(ending);
+        actions.retain(|action| match action {
+            Action::Stop(ending) => is_asked_for(ending) || !self.taken_over.contains(&ending.incarnation),
+            Action::Start(_) | Action::Promise(_) => true,
+        });
+        actions
     }
 
     fn view(&self) -> BTreeMap<Incarnation, (Path, Local)> {
@@ -135,8 +226,14 @@ impl Runner {
     }
 
     fn set(&mut self, incarnation: Incarnation, path: &Path, state: Local) {
-        let fresh =
-            || LocalRun { path: path.clone(), state, due: Duration::ZERO, started: Duration::ZERO, ready: None };
+        let fresh = || LocalRun {
+            path: path.clone(),
+            state,
+            due: Duration::ZERO,
+            started: Duration::ZERO,
+            ready: None,
+            keep: false,
+        };
         self.runs.entry(incarnation).or_insert_with(fresh).state = state;
     }
 
@@ -151,6 +248,9 @@ impl Runner {
     /// As [`Copies::start`].
     pub fn start(&mut self, incarnation: Incarnation, now: Duration, copies: &mut Copies) -> Result<(), String> {
         let Some(run) = self.runs.get_mut(&incarnation) else { return Ok(()) };
+        if run.keep && !self.is_known {
+            return Ok(()); // Not before the cluster knows of the session.
+        }
         copies.start(&run.path, &self.name, incarnation)?;
         (run.state, run.started) = (Local::Running, now);
         let (path, pid) = (run.path.clone(), 1_000 + u32::try_from(incarnation.0).unwrap_or(0));

@@ -6,6 +6,7 @@ use std::time::Duration;
 use pando_protocol::cause::ExitHow;
 use pando_protocol::ids::{ClientId, NodeName, SessionId};
 use pando_protocol::message::{Change, Write};
+use pando_protocol::rejection::Rejection;
 use pando_protocol::session::{Observation, SessionRequest};
 use pando_protocol::spec::Signal;
 use pando_supervision::desired::{Local, desired};
@@ -131,6 +132,8 @@ impl Sim {
     /// # Errors
     /// What does not hold, or why it is refused.
     pub fn join(&mut self, node: &NodeName, proven_over: Vec<SessionId>) -> Result<(), String> {
+        let over = self.runners.get_mut(node).map(|runner| std::mem::take(&mut runner.over)).unwrap_or_default();
+        let proven_over = proven_over.into_iter().chain(over).collect();
         let Some(request) = self.request(node, proven_over) else { return Ok(()) };
         let granted = self.step(Command::GrantSession(request))?.outcome;
         let (Ok(Done::Granted(session)), Some(runner)) = (&granted, self.runners.get_mut(node)) else {
@@ -146,9 +149,52 @@ impl Sim {
     /// What does not hold.
     pub fn lose(&mut self, node: &NodeName, proof: EndProof) -> Result<(), String> {
         let Some(runner) = self.runners.get_mut(node) else { return Ok(()) };
-        let Some(session) = runner.session else { return Ok(()) };
-        runner.die(&mut self.copies);
-        self.step(Command::EndSession { node: node.clone(), session, proof })?;
+        let sessions: Vec<SessionId> = runner.former.iter().copied().chain(runner.session).collect();
+        match proof {
+            EndProof::Lease => runner.fall_silent(&mut self.copies),
+            EndProof::Obituary(_) => runner.die(&mut self.copies),
+        }
+        for session in sessions {
+            self.step(Command::EndSession { node: node.clone(), session, proof: proof.clone() })?;
+        }
+        Ok(())
+    }
+
+    /// An operator says of a node that its machine is gone. It is, where that is accepted.
+    ///
+    /// # Errors
+    /// What does not hold.
+    pub fn remove_dead(&mut self, node: &NodeName, write: Write) -> Result<Applied, String> {
+        let sessions = |known: &std::sync::Arc<pando_supervision::cluster::Node>| {
+            known.sessions.values().all(|session| session.silent)
+        };
+        if self.cluster.nodes.get(node).is_some_and(sessions) {
+            self.runners.get_mut(node).into_iter().for_each(|runner| runner.die(&mut self.copies));
+            self.end_ghost_processes(node);
+        }
+        self.step(Command::Write(write))
+    }
+
+    /// The machines on which older processes of a node ran are gone.
+    fn end_ghost_processes(&mut self, node: &NodeName) {
+        let (mine, others): (Vec<Runner>, _) = self.ghosts.drain(..).partition(|ghost| ghost.name == *node);
+        self.ghosts = others;
+        mine.into_iter().for_each(|mut ghost| ghost.die(&mut self.copies));
+    }
+
+    /// The guards of a node's older processes report that all is gone.
+    ///
+    /// # Errors
+    /// What does not hold.
+    pub fn bury_ghosts(&mut self, node: &NodeName) -> Result<(), String> {
+        let mine = self.ghosts.iter().filter(|ghost| ghost.name == *node);
+        let sessions: BTreeSet<SessionId> =
+            mine.flat_map(|ghost| ghost.former.iter().chain(&ghost.over).chain(&ghost.session).copied()).collect();
+        self.end_ghost_processes(node);
+        for session in sessions {
+            let proof = EndProof::Obituary("an older process died".into());
+            self.step(Command::EndSession { node: node.clone(), session, proof })?;
+        }
         Ok(())
     }
 
@@ -197,8 +243,9 @@ impl Sim {
     /// # Errors
     /// What does not hold.
     pub fn come_back_beside_a_ghost(&mut self, node: &NodeName) -> Result<(), String> {
-        if let Some(runner) = self.runners.get(node) {
+        if let Some(runner) = self.runners.get_mut(node) {
             self.ghosts.push(runner.clone());
+            runner.forget();
         }
         self.join(node, Vec::new())
     }
@@ -212,7 +259,8 @@ impl Sim {
         let (mine, others): (Vec<Runner>, _) = self.ghosts.drain(..).partition(|ghost| ghost.name == *node);
         self.ghosts = others;
         for mut ghost in mine {
-            ghost.die(&mut self.copies);
+            ghost.fall_silent(&mut self.copies);
+            self.ghosts.push(ghost); // What it keeps runs on, and nobody else knows that the rest does not.
         }
         let held = self.runners.get(node).and_then(|runner| runner.session);
         let granted = self.cluster.nodes.get(node).map(|known| known.sessions.keys().copied().collect::<Vec<_>>());
@@ -232,7 +280,7 @@ impl Sim {
         match desired(&self.cluster, node, session, self.log.len() as u64) {
             Some(desired) => runner.act(&desired, self.now),
             None => {
-                runner.die(&mut self.copies);
+                runner.fall_silent(&mut self.copies);
                 Ok(())
             }
         }
@@ -261,8 +309,16 @@ impl Sim {
         let Some(session) = runner.session else { return Ok(false) };
         let Some((number, observation)) = runner.outbox.pop_front() else { return Ok(false) };
         runner.told.push((session, number, observation.clone()));
-        let node = node.clone();
-        self.step(Command::Observe { node, session, number, observation })?;
+        let word = Command::Observe { node: node.clone(), session, number, observation: observation.clone() };
+        let is_over = self.step(word)?.outcome == Err(Rejection::SessionOver(session));
+        let Some(runner) = self.runners.get_mut(node) else { return Ok(false) };
+        match is_over {
+            true => {
+                runner.outbox.push_front((number, observation)); // Told by nobody yet.
+                runner.fall_silent(&mut self.copies);
+            }
+            false => runner.was_told(&observation),
+        }
         Ok(true)
     }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pando_protocol::spec::{
-    AutoShutdown, ChildSpec, ExitAction, ExitMatch, ExitRule, Intensity, Label, ProcessSpec, Restart, Shutdown, Signal,
-    Strategy, SupervisorSpec, TreeSpec, Work,
+    AutoShutdown, ChildSpec, ExitAction, ExitMatch, ExitRule, Intensity, Label, OnDisconnect, ProcessSpec, Restart,
+    Shutdown, Signal, Strategy, SupervisorSpec, TreeSpec, Work,
 };
 
 use super::dice::Dice;
@@ -45,6 +45,7 @@ pub fn vary(dice: &mut Dice, spec: &TreeSpec) -> TreeSpec {
 fn checked(mut spec: TreeSpec) -> Option<TreeSpec> {
     match_significance(&mut spec.root);
     match_colocation(&mut spec.root, false);
+    match_keep(&mut spec.root, false);
     spec.check().is_ok().then_some(spec)
 }
 
@@ -66,6 +67,18 @@ fn match_colocation(supervisor: &mut SupervisorSpec, together: bool) {
         match &mut child.work {
             Work::Supervisor(below) => match_colocation(below, together),
             Work::Process(process) if together => Arc::make_mut(process).place.spread = None,
+            Work::Process(_) => {}
+        }
+    }
+}
+
+/// What may be unreachable stands alone.
+fn match_keep(supervisor: &mut SupervisorSpec, together: bool) {
+    let together = together || supervisor.colocate || supervisor.strategy.is_group();
+    for child in &mut supervisor.children {
+        match &mut child.work {
+            Work::Supervisor(below) => match_keep(below, together),
+            Work::Process(process) if together => Arc::make_mut(process).on_disconnect = OnDisconnect::Stop,
             Work::Process(_) => {}
         }
     }
@@ -142,6 +155,9 @@ fn edit_process(dice: &mut Dice, spec: &mut ProcessSpec) {
     }
     if dice.once_in(2) {
         spec.place.spread = Some("zone".into());
+    }
+    if dice.once_in(3) {
+        spec.on_disconnect = OnDisconnect::Keep;
     }
 }
 

@@ -150,6 +150,7 @@ fn process_phases() -> Vec<ProcessPhase> {
         since: Duration::from_secs(8),
         stage,
         stopping,
+        keep: stopping.is_some(),
     };
     let at = Duration::from_millis(8_004);
     let stages = [Stage::Assigned, Stage::Started { pid: 4_242, at }, Stage::Ready { pid: 4_242, at }];
@@ -213,6 +214,7 @@ fn nodes() -> Vec<(NodeName, Node)> {
         kept: BTreeSet::from([path(11)]),
         used: 3,
         revision: 12,
+        silent: true,
     };
     let node = |role| Node {
         address: "n1:7400".into(),

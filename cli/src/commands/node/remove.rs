@@ -17,6 +17,10 @@ use crate::output;
 pub struct Remove {
     /// The node
     node: NodeName,
+    /// The machine is known to be gone: what is kept there (`on_disconnect = "keep"`) counts as ended, and starts elsewhere.
+    /// Refused while a lease of it may run. Said of a machine that runs, two copies run
+    #[arg(long)]
+    dead: bool,
 }
 
 impl Remove {
@@ -25,7 +29,11 @@ impl Remove {
     /// # Errors
     /// It is not known to be gone, there is no such node, or the cluster cannot be reached.
     pub async fn run(self, target: &Target) -> Result<(), Failure> {
-        with(target, async |connection| connection.change(Change::RemoveNode(self.node.clone())).await).await?;
+        let change = match self.dead {
+            true => Change::RemoveDeadNode(self.node.clone()),
+            false => Change::RemoveNode(self.node.clone()),
+        };
+        with(target, async |connection| connection.change(change.clone()).await).await?;
         output::emit(&format!("{} is forgotten\n", self.node))
     }
 }

@@ -69,6 +69,7 @@ pub fn state_name(state: State) -> &'static str {
         State::Stopped => "stopped",
         State::Finished => "finished",
         State::Failed => "failed",
+        State::Unreachable => "unreachable",
     }
 }
 
@@ -76,6 +77,7 @@ pub fn state_name(state: State) -> &'static str {
 pub fn verdict_name(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Failed => "failed",
+        Verdict::Unreachable => "unreachable",
         Verdict::Stopped => "stopped",
         Verdict::Waiting => "waiting",
         Verdict::Looping => "looping",

@@ -137,6 +137,8 @@ pub struct Run {
     pub stage: Stage,
     /// Why it should end; `None` while it should run.
     pub stopping: Option<StopReason>,
+    /// Whether it outlives the lease of its node (`on_disconnect = keep`), whatever its spec says by now.
+    pub keep: bool,
 }
 
 /// How far a run is, as reported.

@@ -76,8 +76,14 @@ fn a_run_keeps_its_place(before: &Cluster, after: &Cluster) -> Result<(), Broken
     for (path, _, process) in processes(after) {
         let ProcessPhase::Assigned(run) = &process.phase else { continue };
         let Some(old) = before.run(path).filter(|old| old.incarnation == run.incarnation) else { continue };
-        if (&run.node, run.session, run.delay, run.slots) != (&old.node, old.session, old.delay, old.slots) {
+        if (&run.node, run.delay, run.slots, run.keep) != (&old.node, old.delay, old.slots, old.keep) {
             return Err(format!("{path} incarnation {} moved from {} to {}", run.incarnation, old.node, run.node));
+        }
+        // What is kept goes on under a newer session of its node, by a word said under that one.
+        let (from, to) = (old.session, run.session);
+        let observed = |cluster: &Cluster| cluster.session(&run.node, to).map(|session| session.observed);
+        if from != to && !(run.keep && from < to && observed(after) > observed(before)) {
+            return Err(format!("{path} incarnation {} went over from {from} to {to}", run.incarnation));
         }
         if old.stopping.is_some() && run.stopping != old.stopping {
             return Err(format!("{path} incarnation {} was to stop and now is not", run.incarnation));

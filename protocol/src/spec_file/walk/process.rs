@@ -7,12 +7,16 @@ use super::super::document::{Entry, Node, Value};
 use super::super::values::{Fields, Reader};
 use super::super::{keys, size};
 use crate::ids::Path;
-use crate::spec::{Command, ExitAction, ExitMatch, ExitRule, Label, Place, ProcessSpec, Ready, Shutdown, Signal};
+use crate::spec::{
+    Command, ExitAction, ExitMatch, ExitRule, Label, OnDisconnect, Place, ProcessSpec, Ready, Shutdown, Signal,
+};
 
 /// How long a process may take to be ready, where the spec does not say.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 /// The pause between two probes, where the spec does not say.
 const READY_INTERVAL: Duration = Duration::from_millis(200);
+/// The words of `on_disconnect`.
+const ON_DISCONNECT: &[(&str, OnDisconnect)] = &[("stop", OnDisconnect::Stop), ("keep", OnDisconnect::Keep)];
 /// The words of `do` in `on_exit`.
 const ACTIONS: &[(&str, ExitAction)] = &[
     ("ignore", ExitAction::Ignore),
@@ -37,7 +41,7 @@ impl Reader<'_> {
                 "ready" => spec.ready = self.ready(node, at).unwrap_or(spec.ready),
                 "place" => spec.place = self.place(node, at).unwrap_or_default(),
                 "on_exit" => spec.on_exit = self.exit_rules(node).unwrap_or_default(),
-                "on_disconnect" => self.on_disconnect(node),
+                "on_disconnect" => spec.on_disconnect = self.choice(node, ON_DISCONNECT).unwrap_or_default(),
                 "count" => {
                     self.refuse(key_span, "count is not yet built: write one child for each worker");
                     self.integer::<u32>(node, 1..=10_000);
@@ -209,12 +213,6 @@ impl Reader<'_> {
         };
         let action = self.choice(action, ACTIONS)?;
         when.map(|when| ExitRule { when, action })
-    }
-
-    fn on_disconnect(&mut self, node: &Node) {
-        if self.choice(node, &[("stop", false), ("keep", true)]) == Some(true) {
-            self.refuse(&node.span, "on_disconnect = \"keep\" is not yet built: use \"stop\", or remove it");
-        }
     }
 
     /// Reads a mailbox for the mistakes in it.
