@@ -28,7 +28,7 @@ pub struct Told {
     /// This node.
     pub node: NodeName,
     /// The replicated state, and how fresh it is; `None` on an agent.
-    pub state: Option<(Control<TokioRuntime>, Freshness)>,
+    pub state: Option<(Control<TokioRuntime>, Freshness<TokioRuntime>)>,
     /// What runs here.
     pub children: LocalChildren,
     /// The certificate of this node.
@@ -51,7 +51,7 @@ pub async fn serve(listener: TcpListener, told: Told, stop: CancellationToken) {
 
 impl Told {
     /// The state, where it is kept up: not on an agent, nor on a node that is no voter yet or no more.
-    fn voting(&self) -> Option<&(Control<TokioRuntime>, Freshness)> {
+    fn voting(&self) -> Option<&(Control<TokioRuntime>, Freshness<TokioRuntime>)> {
         self.state.as_ref().filter(|(control, _)| control.votes())
     }
 }
@@ -101,7 +101,7 @@ async fn metrics(State(told): State<Arc<Told>>) -> Response {
 }
 
 /// The confirmed leader; else the sentence for the body.
-fn confirmed<'a>(node: &NodeName, view: &'a View) -> Result<&'a NodeName, String> {
+fn confirmed<'a>(node: &NodeName, view: &'a View<TokioRuntime>) -> Result<&'a NodeName, String> {
     view.leader.as_ref().ok_or_else(|| format!("no leader; view of {node}, {} s old", view.age().as_secs()))
 }
 

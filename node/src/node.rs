@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{Api, may_open};
+use crate::api::{Api, NodeApi, may_open};
 use crate::config::{Config, Network};
 use crate::control::{Control, members_of};
 use crate::directory::Directory;
@@ -401,7 +401,7 @@ async fn closed(stdin: &mut Option<tokio::io::Stdin>) {
 
 /// Who serves which channel.
 struct Doors {
-    api: Arc<Api>,
+    api: Arc<NodeApi>,
     service: Option<NodeService>,
     sessions: Option<(Control<TokioRuntime>, KeeperHandle<TokioRuntime>)>,
 }

@@ -1,9 +1,14 @@
 //! What nodes ask each other besides Raft: to do as leader, or to do something with what runs on them.
 
-use pando_protocol::ids::{Incarnation, Path};
-use pando_protocol::message::{Answer, Call, LogLine};
+use std::io;
+use std::time::Duration;
+
+use pando_protocol::ids::{Incarnation, NodeName, Path};
+use pando_protocol::message::{Answer, Call, Channel, LogLine};
 use pando_protocol::spec::Signal;
 use serde::{Deserialize, Serialize};
+
+use crate::transport::{Lane, Peers};
 
 /// One request between nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,4 +60,26 @@ pub enum PeerItem {
     Line(LogLine),
     /// The stream cannot go on; why.
     Failed(String),
+}
+
+/// The way to other nodes for a [`PeerCall`] with one answer: the network, or one that a test plays on virtual time.
+pub trait OtherNodes: Clone + Send + Sync + 'static {
+    /// Asks the node `name` at `address` (`host:port`).
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::ConnectionRefused`] where nothing was sent. After any other error, [`io::ErrorKind::TimedOut`] after
+    /// `limit` among them, the call may have been acted on.
+    fn ask(
+        &self,
+        name: &NodeName,
+        address: &str,
+        call: &PeerCall,
+        limit: Duration,
+    ) -> impl Future<Output = io::Result<PeerAnswer>> + Send;
+}
+
+impl OtherNodes for Peers {
+    async fn ask(&self, name: &NodeName, address: &str, call: &PeerCall, limit: Duration) -> io::Result<PeerAnswer> {
+        self.call(Lane::Call, Channel::Peer, name, address, call, limit).await
+    }
 }

@@ -54,7 +54,7 @@ struct OfNode {
 
 /// The metrics of the cluster as this voter knows it, where it is one, and of this node, in the text format of OpenMetrics.
 pub fn metrics<R: AsyncRuntime>(
-    state: Option<(&Control<R>, &View)>,
+    state: Option<(&Control<R>, &View<R>)>,
     presence: &Presence,
     certificate_end: SystemTime,
 ) -> String {
@@ -139,7 +139,7 @@ fn of_cluster(registry: &mut Registry, cluster: &Cluster) {
     registry.register_with_unit("cluster_time", "Time in which the cluster ran", Unit::Seconds, time);
 }
 
-fn of_voter(registry: &mut Registry, panics: u64, leads: bool, view: &View) {
+fn of_voter<R: AsyncRuntime>(registry: &mut Registry, panics: u64, leads: bool, view: &View<R>) {
     let rules = Counter::<u64>::default();
     rules.inc_by(panics);
     registry.register(

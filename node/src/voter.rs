@@ -107,7 +107,7 @@ impl Voter {
         let state = published.clone();
         let keeper = members::Keeper {
             raft: raft.clone(),
-            peers: peers.clone(),
+            neighbours: peers.clone(),
             configured: config.voters.clone(),
             session_is_over: times.lease + MARGIN,
             sessions: Box::new(move |name| {
@@ -122,6 +122,7 @@ impl Voter {
         let retention = Retention { log, snapshots: snapshots.clone(), limits: Limits::for_size(config.log_bytes) };
         let evidence = Evidence::default();
         let beginning = bootstrap::Beginning {
+            own: config.name.clone(),
             configured: config.voters.clone(),
             joins: config.joins,
             advertise: config.advertise.clone(),

@@ -3,15 +3,14 @@
 use std::io;
 use std::time::Duration;
 
-use openraft::impls::TokioRuntime;
-use pando_protocol::message::{Answer, Call, Channel};
+use openraft::{AsyncRuntime, Instant};
+use pando_protocol::message::{Answer, Call};
 use pando_protocol::rejection::Rejection;
-use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Api;
+use super::write::WRITE_LIMIT;
 use crate::control::{Control, Leader, Urgency};
-use crate::peer::{PeerAnswer, PeerCall};
-use crate::transport::Lane;
+use crate::peer::{OtherNodes, PeerAnswer, PeerCall};
 
 /// Between two tries where nothing else is to be waited for.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -42,17 +41,17 @@ enum Tried {
     NotDone(String),
 }
 
-impl Api {
+impl<R: AsyncRuntime, N: OtherNodes> Api<R, N> {
     /// Has the leader answer `call`, wherever it is: tried again with each new leader until `limit`, so only for calls that
     /// may be applied again. Given up after `search` already where it was sent to nobody.
     pub(super) async fn to_leader(
         &self,
-        control: &Control<TokioRuntime>,
+        control: &Control<R>,
         call: &Call,
         search: Duration,
         limit: Duration,
     ) -> Forwarded {
-        let begun = Instant::now();
+        let begun = R::Instant::now();
         let end = begun + limit;
         let (mut was_sent, mut last_seen) = (false, "no leader is known here".to_owned());
         loop {
@@ -77,16 +76,16 @@ impl Api {
                 Tried::Lost(why) => (was_sent, last_seen) = (true, why),
                 Tried::NotDone(why) => last_seen = why,
             }
-            sleep(PAUSE).await;
+            R::sleep(PAUSE).await;
         }
     }
 
     /// Asks another node as the leader, and gives up as soon as yet another one leads.
-    async fn ask(&self, control: &Control<TokioRuntime>, leader: &Leader, call: &Call, end: Instant) -> Tried {
+    async fn ask(&self, control: &Control<R>, leader: &Leader, call: &Call, end: R::Instant) -> Tried {
         let Leader { name, address } = leader;
         let question = PeerCall::Lead(call.clone());
-        let answer =
-            self.peers.call::<_, PeerAnswer>(Lane::Call, Channel::Peer, name, address, &question, end - Instant::now());
+        let left = end.saturating_duration_since(R::Instant::now());
+        let answer = self.peers.ask(name, address, &question, left);
         let mut leadership = control.leadership.clone();
         let moved = leadership.wait_for(|leadership| leadership.leader.as_ref() != Some(leader));
         tokio::select! {
@@ -103,11 +102,11 @@ impl Api {
         }
     }
 
-    async fn act_proven(&self, control: &Control<TokioRuntime>, call: &Call, end: Instant) -> Tried {
+    async fn act_proven(&self, control: &Control<R>, call: &Call, end: R::Instant) -> Tried {
         if !control.prove(Urgency::Now).await {
             return Tried::NotDone("no majority of the voters confirms this node as leader".into());
         }
-        match timeout_at(end, self.act(control, call.clone())).await {
+        match R::timeout_at(end, self.act(control, call.clone())).await {
             Ok(Led::Answered(answer)) => Tried::Answered(answer),
             Ok(Led::NotLeader) => Tried::NotDone("leadership has just moved".into()),
             Ok(Led::Lost) => Tried::Lost("leadership was lost".into()),
@@ -115,8 +114,16 @@ impl Api {
         }
     }
 
-    /// Answers another node's call as the leader.
-    pub(super) async fn lead(&self, call: Call) -> Led {
+    /// Answers another node that takes this one for the leader. Whoever asked has given up after the limit, and tries again.
+    pub(super) async fn lead_for_another(&self, call: Call) -> PeerAnswer {
+        match R::timeout(WRITE_LIMIT, self.lead(call)).await {
+            Ok(Led::Answered(answer)) => PeerAnswer::Led(answer),
+            Ok(Led::NotLeader) => PeerAnswer::NotLeader,
+            Ok(Led::Lost) | Err(_) => PeerAnswer::Lost,
+        }
+    }
+
+    async fn lead(&self, call: Call) -> Led {
         let Some(control) = self.control.as_ref().filter(|control| control.leads()) else { return Led::NotLeader };
         if !control.prove(Urgency::Now).await {
             return Led::NotLeader;
@@ -126,7 +133,7 @@ impl Api {
 
     /// Answers a call as the leader, after a proof of leadership that began when it was there. Reads need the proof to be
     /// fresh; a write without it would be kept by a leader that lost its majority, and nobody could tell what became of it.
-    async fn act(&self, control: &Control<TokioRuntime>, call: Call) -> Led {
+    async fn act(&self, control: &Control<R>, call: Call) -> Led {
         match call {
             Call::Write(write) => self.write_here(control, write).await,
             Call::Read { query, .. } => self.read_here(control, query).await,

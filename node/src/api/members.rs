@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use openraft::impls::TokioRuntime;
+use openraft::AsyncRuntime;
 use pando_protocol::message::{Answer, Call, MemberChange, MembersChanged, Reply};
 use pando_protocol::rejection::Rejection;
 
@@ -10,11 +10,12 @@ use super::Api;
 use super::forward::{Forwarded, Led};
 use super::write::no_leader;
 use crate::control::{Control, NotChanged};
+use crate::peer::OtherNodes;
 
 /// A change has this long, leadership that moves on the way included: less than the 10 s that `pando` gives a call.
 const CHANGE_LIMIT: Duration = Duration::from_secs(9);
 
-impl Api {
+impl<R: AsyncRuntime, N: OtherNodes> Api<R, N> {
     /// Has the leader change the members. What is so already is done, so it is asked of each new leader again.
     pub(super) async fn change_members(&self, change: MemberChange) -> Answer {
         let Some(control) = &self.control else { return Err(no_leader(CHANGE_LIMIT, "an agent holds no state")) };
@@ -26,7 +27,7 @@ impl Api {
     }
 
     /// Changes the members as the leader.
-    pub(super) async fn change_members_here(&self, control: &Control<TokioRuntime>, change: MemberChange) -> Led {
+    pub(super) async fn change_members_here(&self, control: &Control<R>, change: MemberChange) -> Led {
         let (name, what) = (change.name().clone(), participle(&change).to_owned());
         match control.change_members(change).await {
             Ok(changed) => {

@@ -2,32 +2,30 @@
 
 use std::time::Duration;
 
-use openraft::impls::TokioRuntime;
+use openraft::{AsyncRuntime, Instant};
 use pando_protocol::ids::{NodeName, Path};
-use pando_protocol::message::{Answer, Call, Channel, Found, Freshness, Query, Reply};
+use pando_protocol::message::{Answer, Call, Found, Freshness, Query, Reply};
 use pando_protocol::rejection::Rejection;
 use pando_protocol::spec::Signal;
 use pando_protocol::view::Kind;
-use tokio::time::Instant;
 
 use super::Api;
 use super::forward::Forwarded;
 use super::write::no_leader;
 use crate::control::Control;
-use crate::peer::{PeerAnswer, PeerCall};
-use crate::transport::Lane;
+use crate::peer::{OtherNodes, PeerAnswer, PeerCall};
 
 /// A signal has this long to reach the node that runs the child.
 const SIGNAL_LIMIT: Duration = Duration::from_secs(3);
 /// A transfer has this long.
 const TRANSFER_LIMIT: Duration = Duration::from_secs(8);
 
-impl Api {
+impl<R: AsyncRuntime, N: OtherNodes> Api<R, N> {
     /// Sends a signal to the process that runs at `path`, on whichever node that is by this node's state.
     pub(super) async fn kill(&self, path: Path, signal: Signal) -> Answer {
         let Some(control) = &self.control else { return Err(no_leader(SIGNAL_LIMIT, "an agent holds no state")) };
         // By the leader's state where it can be had: this node may not have heard yet of what a client saw there.
-        let asked = Instant::now();
+        let asked = R::Instant::now();
         let (row, confirmed) = match self.read(Query::Tree(Some(path.clone())), Freshness::Linearizable).await? {
             Reply::Found { found: Found::Tree(rows), view } => {
                 (rows.into_iter().find(|row| row.path == path), view.confirmed)
@@ -65,9 +63,7 @@ impl Api {
             let known = control.published.borrow().cluster.nodes.get(&node).map(|node| node.address.clone());
             let address = known.or_else(|| self.directory.voters().remove(&node)).unwrap_or_default();
             let question = PeerCall::Signal { path: path.clone(), signal };
-            let call =
-                self.peers.call::<_, PeerAnswer>(Lane::Call, Channel::Peer, &node, &address, &question, SIGNAL_LIMIT);
-            match call.await {
+            match self.peers.ask(&node, &address, &question, SIGNAL_LIMIT).await {
                 Ok(PeerAnswer::Signalled { incarnation, pid }) => Ok((incarnation, pid)),
                 Ok(PeerAnswer::NotSignalled(why)) => Err(why),
                 Ok(other) => Err(format!("it answered {other:?}")),
@@ -92,7 +88,7 @@ impl Api {
         }
     }
 
-    pub(super) async fn transfer_here(&self, control: &Control<TokioRuntime>, to: Option<NodeName>) -> Answer {
+    pub(super) async fn transfer_here(&self, control: &Control<R>, to: Option<NodeName>) -> Answer {
         match control.transfer(to.clone()).await {
             Ok(leader) => Ok(Reply::Transferred { leader }),
             Err(why) => Err(Rejection::NotTransferred { to: to.unwrap_or_else(|| self.own.clone()), why }),

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use openraft::Instant;
-use openraft::impls::TokioRuntime;
+use openraft::{AsyncRuntime, Instant};
 use pando_protocol::ids::Path;
 use pando_protocol::message::{Answer, Call, Found, Freshness, Query, Reply, ViewAge};
 use pando_protocol::rejection::Rejection;
@@ -15,15 +14,16 @@ use super::Api;
 use super::forward::{Forwarded, Led};
 use super::write::no_leader;
 use crate::control::{Control, members_of};
+use crate::peer::OtherNodes;
 
 /// A read that finds no leader in this time is answered from the local state.
 const READ_LIMIT: Duration = Duration::from_secs(2);
 
-impl Api {
+impl<R: AsyncRuntime, N: OtherNodes> Api<R, N> {
     /// Answers a query as fresh as it asks.
     pub(super) async fn read(&self, query: Query, freshness: Freshness) -> Answer {
         let Some(control) = &self.control else { return Err(no_leader(READ_LIMIT, "an agent holds no state")) };
-        let asked = tokio::time::Instant::now();
+        let asked = R::Instant::now();
         if freshness == Freshness::Linearizable {
             let call = Call::Read { query: query.clone(), freshness };
             if let Forwarded::Answered(answer) = self.to_leader(control, &call, READ_LIMIT, READ_LIMIT).await {
@@ -46,12 +46,12 @@ impl Api {
     }
 
     /// Answers a query as the leader.
-    pub(super) async fn read_here(&self, control: &Control<TokioRuntime>, query: Query) -> Led {
+    pub(super) async fn read_here(&self, control: &Control<R>, query: Query) -> Led {
         let found = self.find(control, query).await;
         Led::Answered(found.map(|found| Reply::Found { found, view: self.view(control, true) }))
     }
 
-    async fn find(&self, control: &Control<TokioRuntime>, query: Query) -> Result<Found, Rejection> {
+    async fn find(&self, control: &Control<R>, query: Query) -> Result<Found, Rejection> {
         let cluster = as_of_now(control);
         Ok(match query {
             Query::Tree(from) => {
@@ -73,7 +73,7 @@ impl Api {
         })
     }
 
-    async fn cluster_row(&self, control: &Control<TokioRuntime>, cluster: &Cluster) -> ClusterRow {
+    async fn cluster_row(&self, control: &Control<R>, cluster: &Cluster) -> ClusterRow {
         let voters = control.voters().await;
         let leadership = control.leadership.borrow().clone();
         let applied = control.published.borrow().applied.map_or(0, |applied| applied.index);
@@ -87,7 +87,7 @@ impl Api {
         }
     }
 
-    fn view(&self, control: &Control<TokioRuntime>, confirmed: bool) -> ViewAge {
+    fn view(&self, control: &Control<R>, confirmed: bool) -> ViewAge {
         let leadership = control.leadership.borrow().clone();
         let mut age = leadership.without_since.map_or(Duration::ZERO, |since| since.elapsed());
         let mut leader = leadership.leader.map(|leader| leader.name);
@@ -107,7 +107,7 @@ impl Api {
 
 /// The state with its time carried on to now, as the next stamp would: uptimes and rates would stand still otherwise, since an
 /// idle cluster stamps only every 10 s. It stands still from when no leader is known.
-fn as_of_now(control: &Control<TokioRuntime>) -> Cluster {
+fn as_of_now<R: AsyncRuntime>(control: &Control<R>) -> Cluster {
     let until = control.leadership.borrow().without_since.unwrap_or_else(Instant::now);
     // Not both at once: whoever holds one and waits for the other may wait for ever behind a writer.
     let (mut cluster, at) = {
@@ -119,7 +119,7 @@ fn as_of_now(control: &Control<TokioRuntime>) -> Cluster {
 }
 
 /// A node's session says what it was when it was granted; whether it votes may have changed since.
-fn with_roles(control: &Control<TokioRuntime>, mut rows: Vec<NodeRow>) -> Vec<NodeRow> {
+fn with_roles<R: AsyncRuntime>(control: &Control<R>, mut rows: Vec<NodeRow>) -> Vec<NodeRow> {
     let stored = control.published.borrow().membership.clone();
     let Some(members) = members_of(&stored) else { return rows };
     for row in &mut rows {

@@ -10,7 +10,7 @@ use pando_protocol::message::{Answer, Call, Channel, Item, better};
 use pando_protocol::rejection::Rejection;
 use tokio::time::{Instant, sleep};
 
-use super::Api;
+use super::NodeApi;
 use super::serve::refuse;
 use super::write::no_leader;
 use crate::transport::{IncomingStream, Lane};
@@ -41,7 +41,7 @@ enum Poor {
     Item(Item),
 }
 
-impl Api {
+impl NodeApi {
     /// Passes a call on to the first voter that finds a leader, and its answer back, frame by frame; where none does, the best
     /// that any of them said.
     pub(super) async fn relay(&self, call: Call, mut stream: IncomingStream) {

@@ -3,22 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use openraft::AsyncRuntime;
 use pando_protocol::client::identity::Role;
 use pando_protocol::message::{Answer, Call, Item};
 use pando_protocol::rejection::Rejection;
 use tokio::time::timeout;
 
-use super::Api;
-use super::forward::Led;
 use super::permissions::{may_ask, stranger};
-use super::write::WRITE_LIMIT;
-use crate::peer::{PeerAnswer, PeerCall};
+use super::{Api, NodeApi};
+use crate::peer::{OtherNodes, PeerAnswer, PeerCall};
 use crate::transport::IncomingStream;
 
 /// A request has this long to arrive.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 
-impl Api {
+impl NodeApi {
     /// Serves one client stream.
     pub async fn serve_client(self: Arc<Self>, mut stream: IncomingStream) {
         let call = match timeout(REQUEST_LIMIT, stream.reader.expect::<Call>()).await {
@@ -61,12 +60,7 @@ impl Api {
     pub async fn serve_peer(self: Arc<Self>, mut stream: IncomingStream) {
         let Ok(Ok(call)) = timeout(REQUEST_LIMIT, stream.reader.expect::<PeerCall>()).await else { return };
         let answer = match call {
-            // Whoever asked has given up after that, and tries again.
-            PeerCall::Lead(call) => match timeout(WRITE_LIMIT, self.lead(call)).await {
-                Ok(Led::Answered(answer)) => PeerAnswer::Led(answer),
-                Ok(Led::NotLeader) => PeerAnswer::NotLeader,
-                Ok(Led::Lost) | Err(_) => PeerAnswer::Lost,
-            },
+            PeerCall::Lead(call) => self.lead_for_another(call).await,
             PeerCall::Signal { path, signal } => match self.children.signal(path, signal).await {
                 Ok(sent) => PeerAnswer::Signalled { incarnation: sent.incarnation, pid: sent.pid },
                 Err(error) => PeerAnswer::NotSignalled(error.to_string()),
@@ -76,8 +70,11 @@ impl Api {
         _ = stream.writer.send(&answer).await;
         stream.writer.finish();
     }
+}
 
-    async fn answer(&self, call: Call) -> Answer {
+impl<R: AsyncRuntime, N: OtherNodes> Api<R, N> {
+    /// Answers a call that has one answer.
+    pub(super) async fn answer(&self, call: Call) -> Answer {
         match call {
             Call::Write(write) => self.write(write).await,
             Call::Read { query, freshness } => self.read(query, freshness).await,

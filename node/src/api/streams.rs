@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::Api;
+use super::NodeApi;
 use crate::local::LocalChildren;
 use crate::peer::{PeerCall, PeerItem};
 use crate::transport::{IncomingStream, Lane, Peers};
@@ -28,7 +28,7 @@ const MISSED_LINES: u32 = 1_000;
 /// Lines that may wait for a slow client.
 const LINES_WAITING: usize = 1_024;
 
-impl Api {
+impl NodeApi {
     /// Streams events after `after`, and new ones as they are applied here where `follow` says so.
     pub(super) async fn stream_events(&self, after: u64, follow: bool, mut stream: IncomingStream) {
         let Some(control) = &self.control else { return };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use openraft::impls::TokioRuntime;
+use openraft::AsyncRuntime;
 use pando_protocol::message::{Answer, Call, Reply, Write};
 use pando_protocol::rejection::Rejection;
 use pando_supervision::{Command, Done};
@@ -10,13 +10,14 @@ use pando_supervision::{Command, Done};
 use super::Api;
 use super::forward::{Forwarded, Led};
 use crate::control::{Control, NotProposed};
+use crate::peer::OtherNodes;
 
 /// A write has this long to reach a leader and a majority: less than a client gives one attempt (5 s), so that it hears why.
 pub(super) const WRITE_LIMIT: Duration = Duration::from_secs(4);
 /// A leader has this long to be found. The client asks again, here or elsewhere, for as long as *its* user will wait.
-const SEARCH_LIMIT: Duration = Duration::from_millis(500);
+pub(super) const SEARCH_LIMIT: Duration = Duration::from_millis(500);
 
-impl Api {
+impl<R: AsyncRuntime, N: OtherNodes> Api<R, N> {
     /// Has the leader apply a write. It carries the client's id and number, so that it may be tried again with each leader.
     pub(super) async fn write(&self, write: Write) -> Answer {
         let Some(control) = &self.control else { return Err(Rejection::BadRequest("an agent applies nothing".into())) };
@@ -28,7 +29,7 @@ impl Api {
     }
 
     /// Applies a write as the leader.
-    pub(super) async fn write_here(&self, control: &Control<TokioRuntime>, write: Write) -> Led {
+    pub(super) async fn write_here(&self, control: &Control<R>, write: Write) -> Led {
         Led::Answered(match control.propose(Command::Write(write)).await {
             Ok(Ok(Done::Changed(changed))) => Ok(Reply::Changed(changed)),
             Ok(Ok(other)) => Err(Rejection::Internal(format!("a write was answered with {other:?}"))),

@@ -12,23 +12,20 @@
 //! has nobody to ask, and listens for a while before it begins.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::time::Duration;
 
-use openraft::Raft;
+use futures_util::future::join_all;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{Fatal, InitializeError, RaftError};
 use openraft::storage::RaftStateMachine;
+use openraft::{AsyncRuntime, Instant, Raft};
 use pando_protocol::ids::NodeName;
-use pando_protocol::message::Channel;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
 use tracing::info;
 
+use super::neighbours::{Neighbours, introduce};
 use super::service::Evidence;
-use super::types::{NodeTypes, RaftId, Voter};
-use super::wire::{Answer, Envelope, Introduction, Request};
-use crate::transport::peers::{Lane, Peers};
+use super::types::{RaftId, Types, Voter};
+use super::wire::Introduction;
 
 /// The voters by configuration: name and `host:port`. The same on every one of them.
 pub type Configured = BTreeMap<NodeName, String>;
@@ -36,6 +33,8 @@ pub type Configured = BTreeMap<NodeName, String>;
 /// How this node comes to take part.
 #[derive(Debug, Clone)]
 pub struct Beginning {
+    /// This node.
+    pub own: NodeName,
     /// The voters by configuration.
     pub configured: Configured,
     /// Whether it is told to wait until it is added: it never initialises then.
@@ -50,16 +49,16 @@ pub struct Beginning {
 
 /// Why this node takes no part.
 #[derive(Debug, thiserror::Error)]
-pub enum BootstrapError {
+pub enum BootstrapError<R: AsyncRuntime> {
     /// It is not among the configured voters.
     #[error("node {0} is not among the configured voters {1:?}: start it with --join, or as an agent")]
     NotAVoter(NodeName, Vec<String>),
     /// Raft has stopped.
     #[error("Raft has stopped")]
-    Stopped(#[from] Fatal<NodeTypes>),
+    Stopped(#[from] Fatal<Types<R>>),
     /// Raft refused to initialise.
     #[error("the cluster could not be initialised")]
-    Refused(#[source] Box<InitializeError<NodeTypes>>),
+    Refused(#[source] Box<InitializeError<Types<R>>>),
 }
 
 /// What to do, given what the voters said.
@@ -112,82 +111,62 @@ pub fn decide(own: &NodeName, configured: &Configured, said: &BTreeMap<NodeName,
 ///
 /// # Errors
 /// [`BootstrapError`].
-pub async fn bootstrap<SM: RaftStateMachine<NodeTypes>>(
-    raft: &Raft<NodeTypes, SM>,
-    peers: &Peers,
+pub async fn bootstrap<R: AsyncRuntime, SM: RaftStateMachine<Types<R>>>(
+    raft: &Raft<Types<R>, SM>,
+    neighbours: &impl Neighbours,
     beginning: &Beginning,
-) -> Result<(), BootstrapError> {
-    let own = peers.identity().name().clone();
-    let Beginning { configured, joins, advertise, evidence, listens } = beginning;
+) -> Result<(), BootstrapError<R>> {
+    let Beginning { own, configured, joins, advertise, evidence, listens } = beginning;
     if *joins {
         if !raft.is_initialized().await? {
             info!("waits to be added to the voters: `pando cluster members add {own} {advertise}`");
         }
         return until_committed(raft).await;
     }
-    if !configured.contains_key(&own) {
+    if !configured.contains_key(own) {
         let names = configured.keys().map(ToString::to_string).collect();
-        return Err(BootstrapError::NotAVoter(own, names));
+        return Err(BootstrapError::NotAVoter(own.clone(), names));
     }
     let mut told = String::new();
-    let listens_until = (configured.len() == 1).then(|| Instant::now() + *listens);
+    let listens_until = (configured.len() == 1).then(|| R::Instant::now() + *listens);
     while !raft.is_initialized().await? {
         // What it knows of the rules begins no cluster.
         let introduction = Introduction { name: own.clone(), raft_id: *raft.node_id(), initialised: false, rules: 0 };
-        let said = ask(peers, configured, introduction).await;
-        match decide(&own, configured, &said, evidence.is_there()) {
-            Decision::Initialise(_) if listens_until.is_some_and(|until| Instant::now() < until) => sleep(PAUSE).await,
+        let said = ask(neighbours, configured, introduction).await;
+        match decide(own, configured, &said, evidence.is_there()) {
+            Decision::Initialise(_) if listens_until.is_some_and(|until| R::Instant::now() < until) => {
+                R::sleep(PAUSE).await;
+            }
             Decision::Initialise(members) => initialise(raft, members).await?,
             Decision::Wait(why) => {
                 if why != told {
                     info!(why, "the cluster is not there yet");
                     told = why;
                 }
-                sleep(PAUSE).await;
+                R::sleep(PAUSE).await;
             }
         }
     }
     until_committed(raft).await
 }
 
-async fn ask(peers: &Peers, configured: &Configured, own: Introduction) -> BTreeMap<NodeName, Said> {
-    let mut asked = JoinSet::new();
-    for (name, address) in configured.iter().filter(|(name, _)| **name != own.name) {
-        let (peers, name, address) = (peers.clone(), name.clone(), address.clone());
-        asked.spawn(async move {
-            let said = introduce(&peers, &name, &address).await.map_err(|error| error.to_string());
+async fn ask(neighbours: &impl Neighbours, configured: &Configured, own: Introduction) -> BTreeMap<NodeName, Said> {
+    let asked = configured.iter().filter(|(name, _)| **name != own.name).map(|(name, address)| {
+        let (neighbours, name, address) = (neighbours.clone(), name.clone(), address.clone());
+        async move {
+            let said = introduce(&neighbours, &name, &address).await.map_err(|error| error.to_string());
             (name, said)
-        });
-    }
-    // A voter whose question could not even be put is missing, and `decide` waits for it.
-    let mut said: BTreeMap<NodeName, Said> = asked.join_all().await.into_iter().collect();
+        }
+    });
+    let mut said: BTreeMap<NodeName, Said> = join_all(asked).await.into_iter().collect();
     said.insert(own.name.clone(), Ok(own));
     said
 }
 
-/// Asks a node who it is.
-///
-/// # Errors
-/// What kept it from answering.
-pub(super) async fn introduce(peers: &Peers, name: &NodeName, address: &str) -> io::Result<Introduction> {
-    match question(peers, name, address, Request::WhoAreYou).await? {
-        Answer::IAm(introduction) => Ok(introduction),
-        other => Err(io::Error::new(io::ErrorKind::InvalidData, format!("an answer to another question: {other:?}"))),
-    }
-}
-
-/// Asks a node something that is for nobody's Raft id.
-pub(super) async fn question(peers: &Peers, name: &NodeName, address: &str, request: Request) -> io::Result<Answer> {
-    let envelope = Envelope { to: None, request };
-    let answer: Result<Answer, String> =
-        peers.call(Lane::Call, Channel::RaftCall, name, address, &envelope, QUESTION).await?;
-    answer.map_err(io::Error::other)
-}
-
-async fn initialise<SM: RaftStateMachine<NodeTypes>>(
-    raft: &Raft<NodeTypes, SM>,
+async fn initialise<R: AsyncRuntime, SM: RaftStateMachine<Types<R>>>(
+    raft: &Raft<Types<R>, SM>,
     members: BTreeMap<RaftId, Voter>,
-) -> Result<(), BootstrapError> {
+) -> Result<(), BootstrapError<R>> {
     info!(voters = members.len(), "initialising the cluster");
     match raft.initialize(members).await {
         // Not allowed: it was initialised meanwhile, by the leader's appends.
@@ -198,7 +177,9 @@ async fn initialise<SM: RaftStateMachine<NodeTypes>>(
 }
 
 /// A membership that is not committed yet must not be changed, and may still be lost.
-async fn until_committed<SM: RaftStateMachine<NodeTypes>>(raft: &Raft<NodeTypes, SM>) -> Result<(), BootstrapError> {
+async fn until_committed<R: AsyncRuntime, SM: RaftStateMachine<Types<R>>>(
+    raft: &Raft<Types<R>, SM>,
+) -> Result<(), BootstrapError<R>> {
     let mut metrics = raft.metrics();
     loop {
         {
@@ -214,14 +195,19 @@ async fn until_committed<SM: RaftStateMachine<NodeTypes>>(raft: &Raft<NodeTypes,
     }
 }
 
-/// Time for one question.
-const QUESTION: Duration = Duration::from_secs(1);
 /// Between two rounds of questions.
 const PAUSE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use openraft_rt_sim::SimRuntime;
+
     use super::super::group::{Group, LIMIT, Timing};
+    use super::super::memory;
+    use super::super::wire::{Answer, Request};
     use super::*;
 
     fn configured(names: &[&str]) -> Configured {
@@ -260,6 +246,76 @@ mod tests {
         let known = Introduction { name: "n3".parse().unwrap(), raft_id: 3, initialised: true, rules: 1 };
         waits("n1", vec![empty("n1", 1), empty("n2", 2), ("n3".parse().unwrap(), Ok(known))], "the cluster exists");
         waits("n1", vec![empty("n1", 1), empty("n2", 1), empty("n3", 3)], "two voters have the Raft id 1");
+    }
+
+    /// Nodes that say what the test has them say; the others are silent.
+    #[derive(Clone, Default)]
+    struct Played(Arc<Mutex<BTreeMap<NodeName, Introduction>>>);
+
+    impl Neighbours for Played {
+        async fn question(&self, name: &NodeName, _: &str, request: Request) -> io::Result<Answer> {
+            assert_eq!(request, Request::WhoAreYou);
+            let said = self.0.lock().unwrap().get(name).cloned();
+            said.map(Answer::IAm).ok_or_else(|| io::ErrorKind::TimedOut.into())
+        }
+    }
+
+    #[test]
+    fn the_first_by_name_begins_with_everybody_as_soon_as_the_last_one_answers() {
+        SimRuntime::with_seed(0).block_on(async {
+            let raft = memory::alone::<SimRuntime>(1).await;
+            let (played, own) = (Played::default(), "n1".parse().unwrap());
+            let beginning = Beginning {
+                own,
+                configured: configured(&["n1", "n2"]),
+                joins: false,
+                advertise: "n1:7070".into(),
+                evidence: Evidence::default(),
+                listens: Duration::ZERO,
+            };
+            // Nobody is there to commit what it begins with, so that it goes on until it is dropped.
+            let begins = |time| SimRuntime::timeout(time, bootstrap(&raft, &played, &beginning));
+            assert!(begins(Duration::from_secs(600)).await.is_err());
+            assert!(!raft.is_initialized().await.unwrap(), "n2 is silent");
+            let (name, said) = empty("n2", 2);
+            played.0.lock().unwrap().insert(name, said.unwrap());
+            assert!(begins(PAUSE).await.is_err());
+            let voters: Vec<_> =
+                raft.server_metrics().borrow_watched().membership_config.membership().voter_ids().collect();
+            assert_eq!(voters, [1, 2]);
+            raft.shutdown().await.unwrap();
+        });
+    }
+
+    #[test]
+    fn an_only_voter_listens_before_it_begins_and_begins_nothing_where_a_cluster_shows() {
+        SimRuntime::with_seed(0).block_on(async {
+            let listens = Duration::from_secs(1);
+            let begin = async |evidence: Evidence| {
+                let raft = memory::alone::<SimRuntime>(1).await;
+                let beginning = Beginning {
+                    own: "n1".parse().unwrap(),
+                    configured: configured(&["n1"]),
+                    joins: false,
+                    advertise: "n1:7070".into(),
+                    evidence,
+                    listens,
+                };
+                let begun = <SimRuntime as AsyncRuntime>::Instant::now();
+                let limit = Duration::from_secs(600);
+                let done = SimRuntime::timeout(limit, bootstrap(&raft, &Played::default(), &beginning)).await;
+                raft.shutdown().await.unwrap();
+                done.ok().map(|begun_with| {
+                    begun_with.unwrap();
+                    begun.elapsed()
+                })
+            };
+            let took = begin(Evidence::default()).await.expect("it begins");
+            assert!((listens..listens + PAUSE).contains(&took), "{took:?}");
+            let shown = Evidence::default();
+            shown.note();
+            assert_eq!(begin(shown).await, None);
+        });
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

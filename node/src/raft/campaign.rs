@@ -10,26 +10,46 @@
 
 use std::time::Duration;
 
-use openraft::Raft;
 use openraft::alias::WatchReceiverOf;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::metrics::RaftServerMetrics;
 use openraft::raft::TransferLeaderRequest;
 use openraft::storage::RaftStateMachine;
+use openraft::{AsyncRuntime, Raft};
 use pando_protocol::ids::NodeName;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::types::{NodeTypes, RaftId, Vote};
+use super::types::{RaftId, Types, Vote};
 use crate::transport::Credentials;
 use crate::transport::liveness::Held;
 
+/// What tells that the process of another node is gone: connections that are held, or a test that plays them.
+pub trait Liveness: Send + Sync + 'static {
+    /// A connection that is held. Drop it to let go.
+    type Held: Send;
+    /// Connects to the node `name` at `address` (`host:port`), and tries until that works.
+    fn hold(&self, name: &NodeName, address: &str) -> impl Future<Output = Self::Held> + Send;
+    /// Returns when that node's process is gone for good; never for one that is merely silent.
+    fn gone(held: Self::Held) -> impl Future<Output = ()> + Send;
+}
+
+impl Liveness for Credentials {
+    type Held = Held;
+    async fn hold(&self, name: &NodeName, address: &str) -> Held {
+        Held::make(self, name, address).await
+    }
+    async fn gone(held: Held) {
+        held.gone().await;
+    }
+}
+
 /// Watches whoever leads, until `stop` or the end of Raft. `heartbeat` is Raft's interval: it spaces candidates further apart
 /// where the network is slower. `held` shows the leader to which a connection is held now, for whoever reports on this node.
-pub async fn watch_leader<SM: RaftStateMachine<NodeTypes>>(
-    raft: Raft<NodeTypes, SM>,
-    credentials: Credentials,
+pub async fn watch_leader<R: AsyncRuntime, L: Liveness, SM: RaftStateMachine<Types<R>>>(
+    raft: Raft<Types<R>, SM>,
+    liveness: L,
     heartbeat: Duration,
     held: watch::Sender<Option<NodeName>>,
     stop: CancellationToken,
@@ -42,15 +62,15 @@ pub async fn watch_leader<SM: RaftStateMachine<NodeTypes>>(
         let closed = tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            is_running = changed(&mut metrics, own, followed.as_ref()) => if is_running { continue } else { return },
-            closed = closed(&credentials, followed.as_ref(), &held) => closed,
+            is_running = changed::<R>(&mut metrics, own, followed.as_ref()) => if is_running { continue } else { return },
+            closed = closed(&liveness, followed.as_ref(), &held) => closed,
         };
         held.send_replace(None);
         info!(leader = %closed.name, "the leader's process is gone");
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(turn(closed.rank, heartbeat)) => {}
+            () = R::sleep(turn(closed.rank, heartbeat)) => {}
         }
         let still = Followed::from_metrics(&metrics.borrow_watched(), own);
         if still.is_some_and(|still| still.vote == closed.vote) {
@@ -71,7 +91,7 @@ struct Followed {
 
 impl Followed {
     /// `None` where nobody leads, this voter does, or this one has no vote.
-    fn from_metrics(metrics: &RaftServerMetrics<NodeTypes>, own: RaftId) -> Option<Self> {
+    fn from_metrics<R: AsyncRuntime>(metrics: &RaftServerMetrics<Types<R>>, own: RaftId) -> Option<Self> {
         let leader = metrics.current_leader.filter(|leader| *leader != own)?;
         let membership = metrics.membership_config.membership();
         let mut remaining: Vec<_> = membership
@@ -92,8 +112,8 @@ impl Followed {
 }
 
 /// Returns when somebody else is followed: `true`; or when Raft has ended: `false`.
-async fn changed(
-    metrics: &mut WatchReceiverOf<NodeTypes, RaftServerMetrics<NodeTypes>>,
+async fn changed<R: AsyncRuntime>(
+    metrics: &mut WatchReceiverOf<Types<R>, RaftServerMetrics<Types<R>>>,
     own: RaftId,
     followed: Option<&Followed>,
 ) -> bool {
@@ -107,19 +127,23 @@ async fn changed(
     }
 }
 
-async fn closed<'f>(
-    credentials: &Credentials,
+async fn closed<'f, L: Liveness>(
+    liveness: &L,
     followed: Option<&'f Followed>,
     held: &watch::Sender<Option<NodeName>>,
 ) -> &'f Followed {
     let Some(followed) = followed else { return std::future::pending().await };
-    let connection = Held::make(credentials, &followed.name, &followed.address).await;
+    let connection = liveness.hold(&followed.name, &followed.address).await;
     held.send_replace(Some(followed.name.clone()));
-    connection.gone().await;
+    L::gone(connection).await;
     followed
 }
 
-async fn take_over<SM: RaftStateMachine<NodeTypes>>(raft: &Raft<NodeTypes, SM>, closed: &Followed, own: RaftId) {
+async fn take_over<R: AsyncRuntime, SM: RaftStateMachine<Types<R>>>(
+    raft: &Raft<Types<R>, SM>,
+    closed: &Followed,
+    own: RaftId,
+) {
     info!(leader = %closed.name, "taking over");
     match raft.handle_transfer_leader(TransferLeaderRequest::new(closed.vote, own, None)).await {
         Ok(Ok(())) => {}
@@ -140,7 +164,14 @@ const SPACING: Duration = Duration::from_millis(30);
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use openraft::raft::AppendEntriesRequest;
+    use openraft_rt_sim::SimRuntime;
+
     use super::super::group::{Group, LIMIT, Timing};
+    use super::super::memory;
+    use super::super::types::{Entry, LeaderId, LogId, Membership, Payload, Voter};
     use super::*;
 
     #[test]
@@ -164,5 +195,52 @@ mod tests {
         assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
         group.write(second).await;
         group.stop().await;
+    }
+
+    /// A leader whose process is gone once the test says so.
+    struct Played(CancellationToken);
+
+    impl Liveness for Played {
+        type Held = CancellationToken;
+        async fn hold(&self, name: &NodeName, _: &str) -> CancellationToken {
+            assert_eq!(name.as_str(), "n2");
+            self.0.clone()
+        }
+        async fn gone(held: CancellationToken) {
+            held.cancelled().await;
+        }
+    }
+
+    /// The first word of the leader `n2`, with the membership.
+    fn first_word() -> AppendEntriesRequest<Types<SimRuntime>> {
+        let leader_id = LeaderId { term: 1, node_id: 2 };
+        let voter = |name: &str| Voter { name: name.parse().ok(), address: format!("{name}:1") };
+        let nodes = BTreeMap::from([(1, voter("n1")), (2, voter("n2"))]);
+        let membership = Membership::new(vec![BTreeSet::from([1, 2])], nodes).unwrap();
+        let log_id = LogId { leader_id, index: 0 };
+        let entries = vec![Entry { log_id, payload: Payload::Membership(membership) }];
+        let vote = Vote { leader_id, committed: true };
+        AppendEntriesRequest { vote, prev_log_id: None, entries, leader_commit: None }
+    }
+
+    #[test]
+    fn a_voter_campaigns_when_the_leader_is_gone_and_never_while_it_is_only_silent() {
+        SimRuntime::with_seed(0).block_on(async {
+            let raft = memory::alone::<SimRuntime>(1).await;
+            raft.append_entries(first_word()).await.unwrap();
+            let (dies, stop, (held, _)) = (CancellationToken::new(), CancellationToken::new(), watch::channel(None));
+            let heartbeat = Duration::from_secs(1);
+            let watching =
+                SimRuntime::spawn(watch_leader(raft.clone(), Played(dies.clone()), heartbeat, held, stop.clone()));
+            let term = || raft.server_metrics().borrow_watched().vote.leader_id.term;
+            SimRuntime::sleep(Duration::from_secs(600)).await;
+            assert_eq!(term(), 1);
+            dies.cancel();
+            SimRuntime::sleep(turn(0, heartbeat) * 2).await;
+            assert_eq!(term(), 2);
+            stop.cancel();
+            watching.await.unwrap();
+            raft.shutdown().await.unwrap();
+        });
     }
 }

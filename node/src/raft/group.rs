@@ -196,7 +196,7 @@ impl Group {
         let (changes, wanted) = mpsc::channel(16);
         let keeper = members::Keeper {
             raft: raft.clone(),
-            peers: peers.clone(),
+            neighbours: peers.clone(),
             configured: self.configured.clone(),
             session_is_over: SESSION_IS_OVER,
             sessions: Box::new(|_| 1),
@@ -229,6 +229,7 @@ impl Group {
             }
         });
         let beginning = Beginning {
+            own: voter.name.clone(),
             configured: self.configured.clone(),
             joins: voter.joins,
             advertise: voter.address.to_string(),

@@ -16,37 +16,36 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
 use openraft::raft::{ClientWriteResponse, Precondition};
 use openraft::storage::RaftStateMachine;
-use openraft::{ChangeMembers, Raft};
+use openraft::{AsyncRuntime, ChangeMembers, Instant, Raft};
 use pando_protocol::ids::NodeName;
 use pando_protocol::message::MemberChange;
 use pando_protocol::view::{MemberRole, MemberRow};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::bootstrap::{Configured, introduce, question};
+use super::bootstrap::Configured;
+use super::neighbours::{Neighbours, introduce};
 use super::questions;
-use super::types::{LogId, NodeTypes, RaftId, Voter};
+use super::types::{LogId, RaftId, Types, Voter};
 use super::wire::{Introduction, Request};
 use crate::control::{ChangeRequest, NotChanged, members_of};
 use crate::storage::format::StoredMembership;
-use crate::transport::peers::Peers;
 
 /// Counts the sessions of a node that stand in the state.
 pub type Sessions = Box<dyn Fn(&NodeName) -> usize + Send + Sync>;
 
 /// The leader's task. It runs on every voter, and does nothing where another one leads.
-pub struct Keeper<SM: RaftStateMachine<NodeTypes>> {
+pub struct Keeper<R: AsyncRuntime, N: Neighbours, SM: RaftStateMachine<Types<R>>> {
     /// Raft.
-    pub raft: Raft<NodeTypes, SM>,
+    pub raft: Raft<Types<R>, SM>,
     /// The ways to other nodes.
-    pub peers: Peers,
+    pub neighbours: N,
     /// The voters by configuration: those that are no members are told that the cluster exists.
     pub configured: Configured,
     /// After this long without an answer nothing runs under a session any more: lease and margin.
@@ -247,14 +246,13 @@ impl Assembly {
     }
 }
 
-type Written = Result<ClientWriteResponse<NodeTypes>, RaftError<NodeTypes, ClientWriteError<NodeTypes>>>;
+type Written<R> = Result<ClientWriteResponse<Types<R>>, RaftError<Types<R>, ClientWriteError<Types<R>>>>;
 
-impl<SM: RaftStateMachine<NodeTypes>> Keeper<SM> {
+impl<R: AsyncRuntime, N: Neighbours, SM: RaftStateMachine<Types<R>>> Keeper<R, N, SM> {
     /// Runs until `stop`.
     pub async fn run(mut self) {
         let stop = self.stop.clone();
-        let mut look = interval(LOOK);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut look_at = R::Instant::now();
         let mut strangers = BTreeMap::new();
         loop {
             let request = tokio::select! {
@@ -264,7 +262,8 @@ impl<SM: RaftStateMachine<NodeTypes>> Keeper<SM> {
                     Some(request) => request,
                     None => return,
                 },
-                _ = look.tick() => {
+                () = R::sleep_until(look_at) => {
+                    look_at = R::Instant::now() + LOOK;
                     tokio::select! {
                         biased;
                         () = stop.cancelled() => return,
@@ -295,7 +294,7 @@ impl<SM: RaftStateMachine<NodeTypes>> Keeper<SM> {
     }
 
     async fn change(&self, change: &MemberChange) -> Result<bool, NotChanged> {
-        let patience = Instant::now() + PATIENCE;
+        let patience = R::Instant::now() + PATIENCE;
         let mut changed = false;
         loop {
             self.finish().await;
@@ -303,18 +302,18 @@ impl<SM: RaftStateMachine<NodeTypes>> Keeper<SM> {
             if !matches!(change, MemberChange::Add { .. }) {
                 self.ask_whether_there(&mut now).await;
             }
-            let is_late = Instant::now() >= patience;
+            let is_late = R::Instant::now() >= patience;
             let step = judge(change, &now);
             let written = match step.clone() {
                 Step::Done => return Ok(changed),
                 // It may change by itself: who was just started answers soon, and what is behind catches up.
                 Step::Refuse(why) if is_late => return Err(NotChanged::Refused(why)),
                 Step::Refuse(_) => {
-                    sleep(PAUSE).await;
+                    R::sleep(PAUSE).await;
                     continue;
                 }
                 Step::Drop { hears: true, .. } if !is_late => {
-                    sleep(PAUSE).await;
+                    R::sleep(PAUSE).await;
                     continue;
                 }
                 Step::HandOver => {
@@ -345,7 +344,7 @@ impl<SM: RaftStateMachine<NodeTypes>> Keeper<SM> {
                 // Something else was changed meanwhile, or is about to be; or the one to reach was just started.
                 Err(NotChanged::Refused(why)) if !is_late => {
                     tracing::debug!(why, "a change of members is tried again");
-                    sleep(PAUSE).await;
+                    R::sleep(PAUSE).await;
                 }
                 Err(error) => return Err(error),
             }
@@ -354,15 +353,15 @@ impl<SM: RaftStateMachine<NodeTypes>> Keeper<SM> {
 
     /// Asks every member whether it is there, now: one that died a moment ago still counts as answering heartbeats.
     async fn ask_whether_there(&self, now: &mut Assembly) {
-        let mut asked = JoinSet::new();
+        let mut asked = Vec::new();
         for (place, member) in now.members.iter().enumerate().filter(|(_, member)| member.raft_id != now.leader) {
-            let (peers, member) = (self.peers.clone(), member.clone());
-            asked.spawn(async move {
-                let met = introduce(&peers, &member.name, &member.address).await;
+            let (neighbours, member) = (self.neighbours.clone(), member.clone());
+            asked.push(async move {
+                let met = introduce(&neighbours, &member.name, &member.address).await;
                 (place, met.is_ok_and(|met| met.raft_id == member.raft_id))
             });
         }
-        for (place, is_there) in asked.join_all().await {
+        for (place, is_there) in join_all(asked).await {
             now.members[place].answers = Some(is_there);
         }
     }
@@ -372,7 +371,7 @@ impl<SM: RaftStateMachine<NodeTypes>> Keeper<SM> {
         let MemberChange::Add { name, address } = change else {
             return Err(NotChanged::Refused("only what is added is reached".into()));
         };
-        let Introduction { raft_id, initialised, .. } = introduce(&self.peers, name, address).await.map_err(|error| {
+        let Introduction { raft_id, initialised, .. } = introduce(&self.neighbours, name, address).await.map_err(|error| {
             NotChanged::Refused(format!(
                 "it was not reached ({error}): start {name} with --join and --advertise {address}, and look that it runs"
             ))
@@ -406,7 +405,7 @@ impl<SM: RaftStateMachine<NodeTypes>> Keeper<SM> {
         entry: Option<LogId>,
     ) -> Result<(), NotChanged> {
         let same = Precondition::LastMembershipLogId { last_membership_log_id: entry };
-        let written: Written = timeout(WRITE, self.raft.change_membership_if(change, retain, [same]))
+        let written: Written<R> = R::timeout(WRITE, self.raft.change_membership_if(change, retain, [same]))
             .await
             .map_err(|_| NotChanged::Unknown(format!("no majority has it after {WRITE:?}")))?;
         match written {
@@ -440,7 +439,7 @@ impl<SM: RaftStateMachine<NodeTypes>> Keeper<SM> {
     }
 
     /// What needs no person. `strangers`: since when a name is known to answer under an id that is no member's.
-    async fn look_after(&self, strangers: &mut BTreeMap<(NodeName, RaftId), Instant>) {
+    async fn look_after(&self, strangers: &mut BTreeMap<(NodeName, RaftId), R::Instant>) {
         self.finish().await;
         let Some(now) = self.assembly() else { return strangers.clear() };
         let met = self.ask_silent(&now).await;
@@ -448,7 +447,7 @@ impl<SM: RaftStateMachine<NodeTypes>> Keeper<SM> {
         let before = std::mem::take(strangers);
         for (name, actual) in met {
             let key = (name.clone(), actual.raft_id);
-            let since = before.get(&key).copied().unwrap_or_else(Instant::now);
+            let since = before.get(&key).copied().unwrap_or_else(R::Instant::now);
             if !before.contains_key(&key) {
                 report(&name, &actual, &now);
             }
@@ -484,15 +483,15 @@ impl<SM: RaftStateMachine<NodeTypes>> Keeper<SM> {
         let is_twice = |name: &NodeName| now.members.iter().filter(|member| member.name == *name).count() > 1;
         let silent = now.members.iter().filter(|m| m.answers != Some(true) || is_twice(&m.name));
         let places: BTreeMap<_, _> = silent.map(|member| (member.name.clone(), member.address.clone())).collect();
-        let mut asked = JoinSet::new();
+        let mut asked = Vec::new();
         for (name, address) in places {
-            let peers = self.peers.clone();
-            asked.spawn(async move {
-                let met = introduce(&peers, &name, &address).await.ok()?;
+            let neighbours = self.neighbours.clone();
+            asked.push(async move {
+                let met = introduce(&neighbours, &name, &address).await.ok()?;
                 Some((name, met))
             });
         }
-        asked.join_all().await.into_iter().flatten().collect()
+        join_all(asked).await.into_iter().flatten().collect()
     }
 
     /// Tells the configured voters that are no members, and members that lost their data, that the cluster exists and where: they
@@ -508,8 +507,8 @@ impl<SM: RaftStateMachine<NodeTypes>> Keeper<SM> {
         let empty = met.iter().filter(|(_, actual)| !actual.initialised);
         let outside = outside.map(|(name, address)| (name.clone(), address.clone()));
         for (name, address) in outside.chain(empty.filter_map(|(name, _)| Some((name.clone(), address(name)?)))) {
-            let (peers, exists) = (self.peers.clone(), Request::ClusterExists(members.clone()));
-            tokio::spawn(async move { _ = question(&peers, &name, &address, exists).await });
+            let (neighbours, exists) = (self.neighbours.clone(), Request::ClusterExists(members.clone()));
+            drop(R::spawn(async move { _ = neighbours.question(&name, &address, exists).await }));
         }
     }
 }

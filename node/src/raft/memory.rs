@@ -8,15 +8,18 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
+use openraft::errors::{RPCError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse};
 use openraft::storage::{
     EntryResponder, IOFlushed, LogState, RaftLogReader, RaftLogStorage, RaftSnapshotBuilder, RaftStateMachine,
 };
-use openraft::{EntryPayload, OptionalSend, StoredMembership};
+use openraft::{AnyError, AsyncRuntime, Config, EntryPayload, OptionalSend, Raft, StoredMembership};
 use pando_supervision::Command;
 
 use super::network::SnapshotSource;
 use super::service::{SnapshotSink, SnapshotStore};
-use super::types::{CommittedLeaderId, Entry, LogId, NodeTypes, Outcomes, RaftId, Vote, Voter as VoterNode};
+use super::types::{CommittedLeaderId, Entry, LogId, Outcomes, RaftId, Types, Vote, Voter as VoterNode};
 use super::wire::SnapshotMeta;
 
 type Snapshot = openraft::Snapshot<CommittedLeaderId, RaftId, VoterNode, MemorySnapshot>;
@@ -31,7 +34,7 @@ struct LogParts {
     vote: Option<Vote>,
 }
 
-impl RaftLogReader<NodeTypes> for Log {
+impl<R: AsyncRuntime> RaftLogReader<Types<R>> for Log {
     async fn try_get_log_entries<B: RangeBounds<u64> + Clone + Debug + OptionalSend>(
         &mut self,
         range: B,
@@ -43,9 +46,9 @@ impl RaftLogReader<NodeTypes> for Log {
     }
 }
 
-impl RaftLogStorage<NodeTypes> for Log {
+impl<R: AsyncRuntime> RaftLogStorage<Types<R>> for Log {
     type LogReader = Self;
-    async fn get_log_state(&mut self) -> io::Result<LogState<NodeTypes>> {
+    async fn get_log_state(&mut self) -> io::Result<LogState<Types<R>>> {
         let parts = self.0.lock().unwrap();
         let last = parts.entries.last_key_value().map(|(_, entry)| entry.log_id);
         Ok(LogState { last_purged_log_id: parts.purged, last_log_id: last.or(parts.purged) })
@@ -57,7 +60,7 @@ impl RaftLogStorage<NodeTypes> for Log {
         self.0.lock().unwrap().vote = Some(*vote);
         Ok(())
     }
-    async fn append<I>(&mut self, entries: I, done: IOFlushed<NodeTypes>) -> io::Result<()>
+    async fn append<I>(&mut self, entries: I, done: IOFlushed<Types<R>>) -> io::Result<()>
     where
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
@@ -153,7 +156,7 @@ impl Machine {
     }
 }
 
-impl RaftSnapshotBuilder<NodeTypes> for Machine {
+impl<R: AsyncRuntime> RaftSnapshotBuilder<Types<R>> for Machine {
     type SnapshotData = MemorySnapshot;
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
         let mut parts = self.0.lock().unwrap();
@@ -166,7 +169,7 @@ impl RaftSnapshotBuilder<NodeTypes> for Machine {
     }
 }
 
-impl RaftStateMachine<NodeTypes> for Machine {
+impl<R: AsyncRuntime> RaftStateMachine<Types<R>> for Machine {
     type SnapshotData = MemorySnapshot;
     type SnapshotBuilder = Self;
     async fn applied_state(
@@ -177,7 +180,7 @@ impl RaftStateMachine<NodeTypes> for Machine {
     }
     async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>
     where
-        S: Stream<Item = io::Result<EntryResponder<NodeTypes>>> + Unpin + OptionalSend,
+        S: Stream<Item = io::Result<EntryResponder<Types<R>>>> + Unpin + OptionalSend,
     {
         while let Some(next) = entries.next().await {
             let (entry, responder) = next?;
@@ -220,4 +223,58 @@ impl RaftStateMachine<NodeTypes> for Machine {
     async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
         Ok(self.0.lock().unwrap().snapshot.clone())
     }
+}
+
+/// A network that reaches nobody.
+pub(crate) struct Alone;
+
+fn nobody<R: AsyncRuntime>() -> Unreachable<Types<R>> {
+    Unreachable::new(&AnyError::error("nobody is reached"))
+}
+
+impl<R: AsyncRuntime> RaftNetworkFactory<Types<R>> for Alone {
+    type Network = Self;
+    async fn new_client(&mut self, _: RaftId, _: &VoterNode) -> Self {
+        Self
+    }
+}
+
+impl<R: AsyncRuntime> RaftNetworkV2<Types<R>> for Alone {
+    type SnapshotData = MemorySnapshot;
+    async fn append_entries(
+        &mut self,
+        _: AppendEntriesRequest<Types<R>>,
+        _: RPCOption,
+    ) -> Result<AppendEntriesResponse<Types<R>>, RPCError<Types<R>>> {
+        Err(RPCError::Unreachable(nobody()))
+    }
+    async fn vote(
+        &mut self,
+        _: VoteRequest<Types<R>>,
+        _: RPCOption,
+    ) -> Result<VoteResponse<Types<R>>, RPCError<Types<R>>> {
+        Err(RPCError::Unreachable(nobody()))
+    }
+    async fn full_snapshot(
+        &mut self,
+        _: Vote,
+        _: Snapshot,
+        _: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        _: RPCOption,
+    ) -> Result<SnapshotResponse<Types<R>>, StreamingError<Types<R>>> {
+        Err(StreamingError::Unreachable(nobody()))
+    }
+}
+
+/// An empty Raft on any runtime that reaches nobody, with time-outs in which no test ends.
+pub(crate) async fn alone<R: AsyncRuntime>(raft_id: RaftId) -> Raft<Types<R>, Machine> {
+    let config = Config {
+        heartbeat_interval: 1_000,
+        election_timeout_min: 3_600_000,
+        election_timeout_max: 7_200_000,
+        enable_leader_restore: Some(false),
+        ..Default::default()
+    };
+    let (log, machine): (Log, Machine) = Default::default();
+    Raft::new(raft_id, Arc::new(config.validate().unwrap()), Alone, log, machine).await.unwrap()
 }

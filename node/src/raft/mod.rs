@@ -5,6 +5,7 @@ pub mod campaign;
 pub mod config;
 pub mod leadership;
 pub mod members;
+pub mod neighbours;
 pub mod network;
 pub mod proposer;
 pub mod questions;

@@ -12,25 +12,25 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use openraft::Raft;
+use futures_util::future::join_all;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::storage::RaftStateMachine;
-use tokio::task::JoinSet;
+use openraft::{AsyncRuntime, Raft};
 use tokio_util::sync::CancellationToken;
 
-use super::bootstrap::{Said, introduce};
-use super::types::{NodeTypes, RaftId, Voter};
+use super::bootstrap::Said;
+use super::neighbours::{Neighbours, introduce};
+use super::types::{RaftId, Types, Voter};
 use super::wire::Introduction;
-use crate::transport::peers::Peers;
 
 /// Between two looks. An upgrade takes minutes.
 pub const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Looks every `pause` until `stop`. `state` is the version of the rules of the state while this node leads; `propose` puts a
 /// higher one into the log.
-pub async fn raise<SM: RaftStateMachine<NodeTypes>>(
-    raft: Raft<NodeTypes, SM>,
-    peers: Peers,
+pub async fn raise<R: AsyncRuntime, SM: RaftStateMachine<Types<R>>>(
+    raft: Raft<Types<R>, SM>,
+    neighbours: impl Neighbours,
     known: u32,
     pause: Duration,
     state: impl Fn() -> Option<u32>,
@@ -40,7 +40,7 @@ pub async fn raise<SM: RaftStateMachine<NodeTypes>>(
     let mut told = String::new();
     loop {
         if let Some(version) = state().filter(|version| *version < known) {
-            match known_to_all(&raft, &peers, known).await {
+            match known_to_all(&raft, &neighbours, known).await {
                 Ok(all) if all > version => propose(all).await,
                 Ok(_) => {}
                 Err(why) if why != told => {
@@ -58,7 +58,7 @@ pub async fn raise<SM: RaftStateMachine<NodeTypes>>(
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
+            () = R::sleep(pause) => {}
         }
     }
 }
@@ -67,9 +67,9 @@ pub async fn raise<SM: RaftStateMachine<NodeTypes>>(
 ///
 /// # Errors
 /// Which voter did not say, and why, for people.
-pub async fn known_to_all<SM: RaftStateMachine<NodeTypes>>(
-    raft: &Raft<NodeTypes, SM>,
-    peers: &Peers,
+pub async fn known_to_all<R: AsyncRuntime, SM: RaftStateMachine<Types<R>>>(
+    raft: &Raft<Types<R>, SM>,
+    neighbours: &impl Neighbours,
     own: u32,
 ) -> Result<u32, String> {
     let membership = raft.server_metrics().borrow_watched().membership_config.membership().clone();
@@ -79,16 +79,16 @@ pub async fn known_to_all<SM: RaftStateMachine<NodeTypes>>(
         .map(|id| (id, membership.get_node(&id).cloned().unwrap_or_default()))
         .filter(|(id, _)| id != raft.node_id())
         .collect();
-    let mut asked = JoinSet::new();
+    let mut asked = Vec::new();
     for (id, Voter { name, address }) in voters.clone() {
         let Some(name) = name else { return Err(format!("the voter with the Raft id {id} has no name")) };
-        let peers = peers.clone();
-        asked.spawn(async move {
-            let said = introduce(&peers, &name, &address).await.map_err(|error| error.to_string());
+        let neighbours = neighbours.clone();
+        asked.push(async move {
+            let said = introduce(&neighbours, &name, &address).await.map_err(|error| error.to_string());
             (id, said)
         });
     }
-    least(own, &voters, &asked.join_all().await.into_iter().collect())
+    least(own, &voters, &join_all(asked).await.into_iter().collect())
 }
 
 /// The least that anybody knows. `said` holds one entry for each of `voters`, which are all but this one.

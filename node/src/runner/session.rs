@@ -217,6 +217,13 @@ impl RunnerHandle {
         _ = self.requests.send(Request { path, signal, reply }).await;
         answer.await.unwrap_or_else(|_| Err(io::Error::other("the node is stopping")))
     }
+
+    /// One to a runner that is gone, for tests of what asks it nothing.
+    #[cfg(test)]
+    pub(crate) fn to_nobody() -> Self {
+        let (requests, presence) = (mpsc::channel(1).0, watch::channel(Presence::default()).1);
+        Self { requests, presence }
+    }
 }
 
 /// The times of a runner.

@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use tokio::time::{Instant, sleep, timeout};
+
 use super::super::group::{Group, LIMIT, SESSION_IS_OVER, Timing};
 use super::*;
 
