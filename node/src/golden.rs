@@ -84,7 +84,7 @@ fn raft_messages(golden: &mut Golden) {
                 name: "n1".parse().unwrap(),
                 raft_id: u64::MAX,
                 address: "n1:7400".into(),
-                is_voter: true,
+                votes: true,
             }],
         }),
     ];
@@ -128,6 +128,7 @@ fn words_of_guards(golden: &mut Golden) {
         environment: vec![b"HOME=/".to_vec()],
         folder: b"/var/lib/pando/children/shop/web".to_vec(),
         make_folder: true,
+        keep: true,
     };
     let to_guard = [
         ToGuard::Configure(configuration),
@@ -266,8 +267,8 @@ fn session_file(golden: &mut Golden) {
     let here = || "b,8,77,4026531836,1000,0123456789abcdef0123456789abcdef".parse::<Place>().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let mut record = SessionRecord::open(folder.path(), here()).unwrap();
-    record.begin(SessionId(3), true).unwrap();
-    record.begin(SessionId(300), false).unwrap();
+    record.begin(SessionId(3), &BTreeSet::new()).unwrap();
+    record.begin(SessionId(300), &BTreeSet::from([SessionId(3)])).unwrap();
     let written = [("sessions 3 and 300".into(), fs::read(record.path()).unwrap())];
     for bytes in golden.bytes("sessions", &written) {
         let former = tempfile::tempdir().unwrap();

@@ -123,6 +123,7 @@ mod tests {
                 environment: Vec::new(),
                 folder: Vec::new(),
                 make_folder: false,
+                keep: false,
             };
             outbox.push(&ToGuard::Start(order), Vec::new()).unwrap();
         }
