@@ -15,8 +15,8 @@ use pando_protocol::session::{
     Desired, Ending, LeaderWord, Member, Members, NodeRole, Obituary, Observation, RunnerWord, SessionRequest, Wanted,
 };
 use pando_protocol::spec::{
-    AutoShutdown, Backoff, ChildSpec, Command as Program, ExitAction, ExitMatch, ExitRule, Intensity, Place,
-    ProcessSpec, Ready, Restart, Shutdown, Signal, SpecMistake, Strategy, SupervisorSpec, TreeSpec, Work,
+    AutoShutdown, Backoff, ChildSpec, Command as Program, ExitAction, ExitMatch, ExitRule, Intensity, OnDisconnect,
+    Place, ProcessSpec, Ready, Restart, Shutdown, Signal, SpecMistake, Strategy, SupervisorSpec, TreeSpec, Work,
 };
 use pando_protocol::view::{
     CauseRow, ClusterRow, EventRow, Explanation, HistoryRow, Kind, MemberRole, MemberRow, NodeRow, NodeState, State,
@@ -96,7 +96,7 @@ pub fn answers() -> Vec<Answer> {
         found(Found::Cluster(cluster_row())),
         found(Found::Differences(differences())),
         found(Found::Settled(settled())),
-        found(Found::Members(vec![member_row(), member_row()])),
+        found(Found::Members(vec![member_row(), MemberRow { role: MemberRole::Voter, ..member_row() }])),
     ]);
     answers
 }
@@ -314,6 +314,7 @@ fn processes() -> Vec<ProcessSpec> {
         ..plain.clone()
     };
     let notifying = ProcessSpec {
+        on_disconnect: OnDisconnect::Keep,
         shutdown: Shutdown::Infinity,
         ready: Ready::Notify { within: Duration::from_secs(10) },
         ..plain.clone()
@@ -417,6 +418,7 @@ fn tree_rows() -> Vec<TreeRow> {
         State::Stopped,
         State::Finished,
         State::Failed,
+        State::Unreachable,
     ];
     let verdicts = [
         Verdict::Failed,
@@ -426,6 +428,7 @@ fn tree_rows() -> Vec<TreeRow> {
         Verdict::Churning,
         Verdict::Short,
         Verdict::Healthy,
+        Verdict::Unreachable,
     ];
     let rows = states.into_iter().zip(verdicts.into_iter().cycle());
     let kinds = [Kind::Supervisor, Kind::Process].into_iter().cycle();
@@ -502,7 +505,14 @@ fn node_row() -> NodeRow {
 }
 
 fn node_rows() -> Vec<NodeRow> {
-    let states = [NodeState::Up, NodeState::Leaving, NodeState::Down, NodeState::Draining, NodeState::Drained];
+    let states = [
+        NodeState::Up,
+        NodeState::Leaving,
+        NodeState::Down,
+        NodeState::Draining,
+        NodeState::Drained,
+        NodeState::Unreachable,
+    ];
     states.into_iter().map(|state| NodeRow { state, ..node_row() }).collect()
 }
 
