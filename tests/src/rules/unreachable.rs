@@ -1,6 +1,7 @@
 //! What is kept while its node is silent: kept a second time from what runners say, and compared with the state after each step.
 
 use pando_protocol::session::Observation;
+use pando_supervision::cluster::Run;
 use pando_supervision::{Command, EndProof};
 
 use super::payers::Step;
@@ -38,7 +39,9 @@ fn the_end_of_a_lease_ends_nothing_that_is_kept(step: Step<'_>) -> Result<(), St
     let Some(known) = step.before.session(node, *session).filter(|known| known.observed > 0) else { return Ok(()) };
     for path in &known.assigned {
         let Some(old) = step.before.run(path).filter(|old| old.keep) else { continue };
-        if step.after.run(path).is_none_or(|run| run != old || !step.after.is_unreachable(run)) {
+        // It may be asked to end, for the sake of those that are lost.
+        let same = |run: &Run| (run.incarnation, run.session) == (old.incarnation, old.session);
+        if !step.after.run(path).is_some_and(|run| same(run) && step.after.is_unreachable(run)) {
             return Err(format!(
                 "the end of a lease ends nothing that is kept: {path} of {node} {session} is not unreachable"
             ));
