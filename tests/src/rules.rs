@@ -22,4 +22,5 @@ pub mod runner;
 pub mod sim;
 pub mod specs;
 pub mod trees;
+pub mod unreachable;
 pub mod world;

@@ -104,8 +104,8 @@ impl Generator {
             74..83 => self.pass_time(),
             83..91 => self.write(),
             91..95 => self.repeat(),
-            95..98 => self.join_or_renew(),
-            98 => self.lose_one(),
+            95..97 => self.join_or_renew(),
+            97 | 98 => self.lose_one(),
             _ => self.say_nonsense(),
         }
     }
@@ -315,7 +315,12 @@ impl Generator {
 
     /// A machine without a session asks for one; one with a session is started anew or goes.
     fn join_or_renew(&mut self) -> Result<(), String> {
-        let node = self.node();
+        let silent = |runner: &&Runner| runner.session.is_none() && !runner.former.is_empty();
+        let keeping = self.sim.runners.values().find(silent).map(|runner| runner.name.clone());
+        let node = match keeping.filter(|_| self.dice.once_in(2)) {
+            Some(keeping) => keeping,
+            None => self.node(),
+        };
         let Some(session) = self.sim.runners[&node].session else {
             // One that is silent may die with what it keeps.
             if self.dice.once_in(4) {

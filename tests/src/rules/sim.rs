@@ -21,6 +21,7 @@ use super::ledger::Ledger;
 use super::payers::Step;
 use super::places;
 use super::runner::Runner;
+use super::unreachable;
 
 /// The wall clock of the first step, in milliseconds.
 const WALL: u64 = 1_700_000_000_000;
@@ -90,6 +91,7 @@ impl Sim {
         self.ledger.check(step, &applied)?;
         places::check(step, &applied)?;
         groups::check(step, &applied)?;
+        unreachable::check(step)?;
         self.coverage.note(step, &applied);
         self.twice_changes_nothing(stamp, &command, &applied)?;
         Ok(applied)
