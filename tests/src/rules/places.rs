@@ -126,7 +126,12 @@ fn starts_after_a_loss_are_braked(step: Step<'_>, applied: &Applied) -> Result<(
     }
     let lost = step.before.members.keys().filter(|path| step.before.run(path).is_some_and(|run| run.delay.is_zero()));
     let (mut free, mut held) = (0, Vec::new());
-    for path in lost.filter(|path| !started_anew(applied, path)) {
+    // What a group restart had taken down waits for the one delay that all of it shares.
+    let was_taken_down = |path: &Path| {
+        let above = path.parent().and_then(|parent| step.before.supervisor(&parent));
+        above.is_some_and(|above| !above.taken_down().is_empty())
+    };
+    for path in lost.filter(|path| !started_anew(applied, path) && !was_taken_down(path)) {
         let (old, process) = (step.before.run(path), step.after.process(path));
         match process.map(|process| &process.phase) {
             Some(ProcessPhase::Pending(pending)) if pending.not_before > step.now() => held.push(pending.not_before),
