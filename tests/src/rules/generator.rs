@@ -8,6 +8,7 @@ use pando_protocol::ids::{Incarnation, NodeName, Path, SessionId};
 use pando_protocol::message::{Change, Write};
 use pando_protocol::session::{Desired, Observation, SessionRequest};
 use pando_protocol::spec::{Signal, TreeSpec};
+use pando_supervision::cluster::Supervisor;
 use pando_supervision::desired::{Local, desired};
 use pando_supervision::{Command, EndProof, next_deadline};
 
@@ -187,7 +188,8 @@ impl Generator {
     }
 
     fn end_one(&mut self) -> Result<(), String> {
-        let Some((node, incarnation)) = self.run_in(Local::Running) else { return self.look() };
+        let beside = if self.dice.once_in(3) { self.run_beside_a_restart() } else { None };
+        let Some((node, incarnation)) = beside.or_else(|| self.run_in(Local::Running)) else { return self.look() };
         let how = match self.dice.below(12) {
             _ if self.reapers_die => ExitHow::ReaperLost,
             0 | 1 => ExitHow::Code(0),
@@ -200,6 +202,24 @@ impl Generator {
             _ => ExitHow::Code(1),
         };
         self.exit(&node, incarnation, how)
+    }
+
+    /// A run of a member that stands before those which its group is taking down.
+    fn run_beside_a_restart(&mut self) -> Option<(NodeName, Incarnation)> {
+        let cluster = &self.sim.cluster;
+        let beside = cluster.members.keys().filter(|path| {
+            let above = path.parent().and_then(|parent| cluster.supervisor(&parent));
+            let taken = above.map(Supervisor::taken_down).unwrap_or_default();
+            !taken.is_empty() && taken.iter().all(|id| id.as_str() != path.name())
+        });
+        let runs = beside.filter_map(|path| cluster.run(path));
+        let runs: Vec<_> = runs.map(|run| (run.node.clone(), run.incarnation)).collect();
+        let is_running = |(node, incarnation): &(NodeName, Incarnation)| {
+            let runner = self.sim.runners.get(node).filter(|runner| runner.session.is_some());
+            runner.is_some_and(|runner| runner.in_state(Local::Running).contains(incarnation))
+        };
+        let runs: Vec<_> = runs.into_iter().filter(is_running).collect();
+        self.dice.pick(&runs).cloned()
     }
 
     fn stop_one(&mut self) -> Result<(), String> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pando_protocol::ids::{NodeName, Path};
 use pando_protocol::message::{Change, DifferenceKind};
-use pando_supervision::cluster::{Cluster, Node, Pending, ProcessPhase, Run, Stage, StopReason};
+use pando_supervision::cluster::{Cluster, Group, Node, Pending, ProcessPhase, Run, Stage, StopReason};
 use pando_supervision::{Applied, Command, Done, Event, EventKind};
 
 use super::payers::Step;
@@ -42,19 +42,24 @@ fn is_placed_with_others(step: Step<'_>, path: &Path) -> bool {
     let mut with_others = false;
     while let Some(at) = above {
         let supervisors = [step.before, step.after].map(|cluster| cluster.supervisor(&at)).into_iter().flatten();
-        with_others |= supervisors.into_iter().any(|one| one.colocate || one.strategy.is_group());
+        with_others |= supervisors.into_iter().any(|one| {
+            let is_settled = one.group().is_none_or(|group| *group == Group::Settled);
+            one.colocate || one.strategy.is_group() || !is_settled
+        });
         above = at.parent();
     }
-    // Room that is kept for a group counts, and may be given up in the same step.
-    let clusters = [step.before, step.after].into_iter();
-    let mut sessions = clusters.flat_map(|cluster| cluster.nodes.values()).flat_map(|node| node.sessions.values());
-    with_others || sessions.any(|session| !session.kept.is_empty())
+    // Room that is kept for a group counts; where it changed in this step, it may have been another when the place was chosen.
+    let kept = |cluster: &Cluster| {
+        let sessions = cluster.nodes.values().flat_map(|node| node.sessions.values());
+        sessions.flat_map(|session| session.kept.iter().cloned()).collect::<Vec<_>>()
+    };
+    with_others || kept(step.before) != kept(step.after)
 }
 
 /// What a node takes besides this run.
 fn others(node: &Node, name: &NodeName, run: &Run) -> (u64, usize) {
     let used: u64 = node.sessions.values().map(|session| u64::from(session.used)).sum();
-    let children: usize = node.sessions.values().map(|session| session.assigned.len()).sum();
+    let children: usize = node.sessions.values().map(|session| session.assigned.len() + session.kept.len()).sum();
     if *name == run.node { (used - u64::from(run.slots), children - 1) } else { (used, children) }
 }
 

@@ -26,7 +26,7 @@ pub fn check_step(before: &Cluster, after: &Cluster) -> Result<(), Vec<Broken>> 
 type StepInvariant = fn(&Cluster, &Cluster) -> Result<(), Broken>;
 
 /// Every invariant of a step, by its name.
-const ALL: [(&str, StepInvariant); 10] = [
+const ALL: [(&str, StepInvariant); 11] = [
     ("incarnations of a path grow", incarnations_of_a_path_grow),
     ("a run keeps its place", a_run_keeps_its_place),
     ("a crash restart waits at least its shortest delay", a_crash_restart_waits_at_least_its_shortest_delay),
@@ -34,6 +34,7 @@ const ALL: [(&str, StepInvariant); 10] = [
     ("significant children end their supervisor", significant_children_end_their_supervisor),
     ("members of a group start in turn", members_of_a_group_start_in_turn),
     ("generations of a group never overlap", generations_of_a_group_never_overlap),
+    ("a new generation waits for nothing that still stops", a_new_generation_waits_for_nothing_that_still_stops),
     ("what stays together is placed together", what_stays_together_is_placed_together),
     ("a drained node is given no work", a_drained_node_is_given_no_work),
     ("a move has its place before it begins", a_move_has_its_place_before_it_begins),
@@ -191,6 +192,28 @@ fn generations_of_a_group_never_overlap(before: &Cluster, after: &Cluster) -> Re
             if let Some((incarnation, below)) = still {
                 return Err(format!("{path} goes on while {below} incarnation {incarnation} still runs"));
             }
+        }
+    }
+    Ok(())
+}
+
+/// Where a generation begins to wait for its places, no member is still being taken down for it.
+fn a_new_generation_waits_for_nothing_that_still_stops(before: &Cluster, after: &Cluster) -> Result<(), Broken> {
+    for path in after.members.keys() {
+        let (Some(old), Some(new)) = (before.supervisor(path), after.supervisor(path)) else { continue };
+        let order = |supervisor: &Supervisor| match supervisor.group() {
+            Some(Group::Pending(pending)) => Some(pending.order),
+            Some(Group::Settled | Group::TakingDown { .. } | Group::Starting) | None => None,
+        };
+        let begins = order(new).is_some() && order(new) != order(old);
+        // A new spec may take out the member from which on a group was being taken down.
+        if !begins || old.children != new.children || old.strategy != new.strategy {
+            continue;
+        }
+        let members = new.children.iter().map(|id| path.child(id));
+        let is_stopping = |member: &Path| after.run(member).is_some_and(|run| run.stopping == Some(StopReason::Group));
+        if let Some(member) = members.into_iter().find(is_stopping) {
+            return Err(format!("{path} waits for the places of a new generation while {member} still stops"));
         }
     }
     Ok(())
