@@ -25,15 +25,16 @@ pub(crate) fn colocation<'a>(cluster: &'a Cluster, path: &Path) -> Option<Coloca
         return None;
     }
     let by = outermost(cluster, path)?;
-    let (mut anchor, mut to_come) = (None, Vec::new());
+    // Where something runs counts more than where room is kept: the two differ only while a new spec has begun to ask for this.
+    let (mut running, mut kept, mut to_come) = (None, None, Vec::new());
     for below in cluster.walk(&by) {
         let Some(process) = cluster.process(&below) else { continue };
         let place = process.place.as_ref().map(|place| &place.node);
         match &process.phase {
             ProcessPhase::Assigned(run) if returns(run.stopping) && !is_drained(cluster, &run.node) => {
-                anchor = anchor.or(Some(run.node.clone()));
+                running = running.or(Some(run.node.clone()));
             }
-            _ if place.is_some() && below != *path => anchor = anchor.or(place.cloned()),
+            _ if place.is_some() && below != *path => kept = kept.or(place.cloned()),
             ProcessPhase::Assigned(_) | ProcessPhase::Pending(_) | ProcessPhase::Down(_) => {
                 if is_to_run(cluster, &below) {
                     to_come.push(process);
@@ -41,7 +42,7 @@ pub(crate) fn colocation<'a>(cluster: &'a Cluster, path: &Path) -> Option<Coloca
             }
         }
     }
-    Some(Colocation { by, anchor, to_come })
+    Some(Colocation { by, anchor: running.or(kept), to_come })
 }
 
 impl Colocation<'_> {
