@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use pando_tests::cluster::free_address;
@@ -43,6 +43,16 @@ impl Mood {
 struct Moods {
     requests: Mood,
     replies: Mood,
+    /// Whose datagrams they concern; everybody's until that is said.
+    only: OnceLock<SocketAddr>,
+}
+
+impl Moods {
+    /// For how long a datagram of somebody's is held back; `None`: it is lost.
+    fn of_next(&self, way: fn(&Self) -> &Mood, whose: SocketAddr) -> Option<Duration> {
+        let is_meant = self.only.get().is_none_or(|only| *only == whose);
+        if is_meant { way(self).of_next() } else { Some(Duration::ZERO) }
+    }
 }
 
 impl Mood {
@@ -77,6 +87,11 @@ impl Relay {
     /// Where it listens.
     pub fn address(&self) -> String {
         self.address.to_string()
+    }
+
+    /// What happens here concerns only who sends from this address, and the replies to it.
+    pub fn concern_only(&self, sender: &str) {
+        self.moods.only.set(sender.parse().expect("an address")).expect("it is said once");
     }
 
     /// From now on requests pass and replies do not, or everything again.
@@ -115,7 +130,7 @@ async fn relay(front: Arc<UdpSocket>, target: SocketAddr, moods: Arc<Moods>) {
             tasks.spawn(replies(way.clone(), front.clone(), from, moods.clone()));
             unknown.insert(way);
         }
-        let Some(delay) = moods.requests.of_next() else { continue };
+        let Some(delay) = moods.of_next(|moods| &moods.requests, from) else { continue };
         let (way, datagram) = (ways[&from].clone(), buffer[..bytes].to_vec());
         tasks.spawn(async move {
             tokio::time::sleep(delay).await;
@@ -129,7 +144,7 @@ async fn replies(way: Arc<UdpSocket>, front: Arc<UdpSocket>, to: SocketAddr, moo
     let mut tasks = JoinSet::new();
     let mut buffer = vec![0; 65_536];
     while let Ok(bytes) = way.recv(&mut buffer).await {
-        let Some(delay) = moods.replies.of_next() else { continue };
+        let Some(delay) = moods.of_next(|moods| &moods.replies, to) else { continue };
         let (front, datagram) = (front.clone(), buffer[..bytes].to_vec());
         tasks.spawn(async move {
             tokio::time::sleep(delay).await;
@@ -169,13 +184,13 @@ async fn pass_on(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, moods: Arc<Moo
     tokio::join!(read, write);
 }
 
-/// An agent whose only ways to the voters lead through relays.
+/// An agent whose ways to the voters lead through relays that can be told to harm it alone.
 mod agent {
     use std::path::PathBuf;
 
     use pando_protocol::view::{State, TreeRow};
     use pando_tests::beats::{lives, overlap};
-    use pando_tests::cluster::{Cluster, SOON};
+    use pando_tests::cluster::{Cluster, Options, SOON, free_address};
     use pando_tests::wait::wait_until;
 
     use super::{Duration, Relay};
@@ -183,7 +198,7 @@ mod agent {
     /// Beats that are to pass while the network is bad: more than two leases of 2 s.
     const LONG: u64 = 5_000;
 
-    /// A cluster with the agent n4 behind relays, one for each voter, and a child there.
+    /// A cluster with a relay before each voter, which concern the agent n4 alone, and a child there.
     struct Far {
         cluster: Cluster,
         relays: Vec<Relay>,
@@ -192,14 +207,19 @@ mod agent {
 
     impl Far {
         async fn start() -> Self {
-            let mut cluster = Cluster::start().await;
-            let (mut relays, mut voters) = (Vec::new(), Vec::new());
-            for name in ["n1", "n2", "n3"] {
-                let relay = Relay::to(cluster.address(name)).await;
-                voters.push(format!("{name}={}", relay.address()));
+            // The voters answer at the relays, since an agent learns from the leader where they answer.
+            let (mut listens, mut addresses, mut relays) = (Vec::new(), Vec::new(), Vec::new());
+            for _ in 0..3 {
+                let node = free_address("127.0.0.1");
+                let relay = Relay::to(&node).await;
+                addresses.push(relay.address());
+                listens.push(node);
                 relays.push(relay);
             }
+            let mut cluster = Cluster::with(Options { addresses, listens, ..Options::default() }).await;
+            let voters = ["n1", "n2", "n3"].map(|name| format!("{name}={}", cluster.address(name)));
             cluster.add_agent("n4", &voters.join(","), &["--label", "place=far"]);
+            relays.iter().for_each(|relay| relay.concern_only(cluster.address("n4")));
             cluster.all_up().await;
             let beats = cluster.folder().join("beats");
             let (witness, file) = (env!("CARGO_BIN_EXE_witness"), beats.display());
