@@ -224,3 +224,14 @@ fn charged_restarts_are_counted_by_what_ended_the_member() {
     world.crash_times("/t/pool/a", 6);
     assert_eq!(counted(&world, "/t/pool"), [(CauseClass::Escalated, 1)]);
 }
+
+#[test]
+fn a_significant_child_that_a_new_spec_took_out_is_not_waited_for() {
+    let mut world = World::new(&["n1"]);
+    let spec = |children| tree("t", |root| root.auto_shutdown = AutoShutdown::AllSignificant, children);
+    let (b, c) = (|| significant("b", Restart::Transient), || significant("c", Restart::Transient));
+    world.apply(&spec(vec![permanent("a"), b(), c()]));
+    world.change(Change::Apply(spec(vec![permanent("a"), b()]))).expect("the spec is accepted"); // c still stops.
+    world.crash("/t/b", 0);
+    assert_eq!(world.row("/t").state, State::Stopping, "all that count have ended");
+}

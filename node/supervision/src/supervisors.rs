@@ -243,8 +243,10 @@ impl Change<'_> {
         }
         let supervisor = self.supervisor(&path);
         let (auto, children) = (supervisor.auto_shutdown, supervisor.children.clone());
+        // One that a new spec took out counts no more, though its process may still be stopping.
+        let counts = |member: &Member| member.significant && !member.removed;
         let significant: Vec<_> =
-            children.iter().map(|id| path.child(id)).filter(|child| self.member(child).significant).collect();
+            children.iter().map(|id| path.child(id)).filter(|child| counts(self.member(child))).collect();
         let ended: Vec<_> = significant.iter().filter(|child| is_finished(self.member(child))).collect();
         let is_over = match auto {
             AutoShutdown::Never => false,

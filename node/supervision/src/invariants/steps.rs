@@ -141,13 +141,16 @@ fn significant_children_end_their_supervisor(before: &Cluster, after: &Cluster) 
             continue;
         };
         // What its group takes down has not ended by itself.
-        let with_its_group = above.strategy.is_group()
-            && before.run(path).map_or(before.supervisor(path).is_some(), |run| run.stopping.is_some());
+        let was_taken_down = before
+            .supervisor(&parent)
+            .is_some_and(|group| group.taken_down().iter().any(|id| id.as_str() == path.name()));
+        let was_stopped = before.run(path).map_or(before.supervisor(path).is_some(), |run| run.stopping.is_some());
+        let with_its_group = was_stopped && (above.strategy.is_group() || was_taken_down);
         if with_its_group {
             continue;
         }
         let siblings = above.children.iter().filter_map(|id| after.member(&parent.child(id)));
-        let all = siblings.filter(|sibling| sibling.significant).all(has_finished);
+        let all = siblings.filter(|sibling| sibling.significant && !sibling.removed).all(has_finished);
         let is_over = match above.auto_shutdown {
             AutoShutdown::Never => false,
             AutoShutdown::AnySignificant => true,
