@@ -29,6 +29,9 @@ pub fn raft_config(cluster: &str, times: &Times) -> Config {
         enable_leader_restore: Some(false),
         // A node that was cut off must not depose a healthy leader when it returns.
         enable_pre_vote: Some(true),
+        // A voter whose torn end was cut may lack what it acknowledged, where its disk lied. The leader sends it again; else it
+        // would fall over it (an assertion of openraft). What a quorum accepted is not taken back by that.
+        allow_log_reversion: Some(true),
         // Our own task decides both by bytes: storage::retention. Counts of entries know neither sizes nor followers.
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: u64::MAX,
