@@ -16,8 +16,9 @@ RUN for package in protocol node/supervision node cli examples tests; do \
       mkdir $package/src && echo '//! Empty.' >$package/src/lib.rs || exit 1; \
       printf '//! Empty.\nfn main() {}\n' >$package/src/main.rs || exit 1; \
     done \
+ && mkdir examples/workers && cp examples/src/main.rs examples/workers/worker.rs \
  && cargo build --release --locked \
- && rm -r protocol/src node/supervision/src node/src cli/src examples/src
+ && rm -r protocol/src node/supervision/src node/src cli/src examples/src examples/workers
 
 # The real sources. They may be older than the empty ones, and cargo goes by the time of change.
 COPY protocol protocol
@@ -27,8 +28,8 @@ COPY examples examples
 RUN find protocol node cli examples -name '*.rs' -exec touch {} + \
  && CARGO_PROFILE_RELEASE_STRIP=debuginfo cargo build --release --locked \
  && mkdir -p /image/bin /image/examples \
- && cd target/release && cp pando pando-node shop-web shop-load shop-feed /image/bin/ \
- && cd /build/examples && cp *.toml *.sh /image/examples/ && rm /image/examples/Cargo.toml
+ && cd target/release && cp pando pando-node shop-web shop-load shop-feed mail-worker /image/bin/ \
+ && cd /build/examples && cp -r *.toml *.sh poison workers /image/examples/ && rm /image/examples/Cargo.toml
 
 FROM debian:bookworm-slim
 # A number that no user of a host is likely to have. The home folder is where a volume belongs: identity and data.

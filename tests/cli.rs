@@ -3,7 +3,8 @@
 use std::fs;
 use std::process::Output;
 
-use pando_tests::cluster::{Cluster, Options};
+use pando_tests::cluster::{Cluster, Options, SOON};
+use pando_tests::wait::wait_until;
 use serde_json::Value;
 
 #[path = "cli/changing.rs"]
@@ -12,6 +13,8 @@ mod changing;
 mod dev;
 #[path = "cli/exit_codes.rs"]
 mod exit_codes;
+#[path = "cli/mail.rs"]
+mod mail;
 #[path = "cli/reading.rs"]
 mod reading;
 #[path = "cli/roles.rs"]
@@ -66,6 +69,14 @@ async fn one_node() -> Cluster {
 /// Writes a spec file into the folder in which `pando` runs.
 fn spec_file(cluster: &Cluster, name: &str, text: &str) {
     fs::write(cluster.folder().join(name), text).expect("a spec file");
+}
+
+/// Applies a spec file with mailboxes. Those are refused until the leader of a new cluster knows that every voter knows the rules
+/// that brought them, and that goes by itself.
+async fn apply_with_mailboxes(cluster: &Cluster, file: &str) -> Ran {
+    let apply = async || pando(cluster, &format!("apply {file}"));
+    let is_over = |ran: &Ran| ran.code != Some(4) || !ran.stderr.contains("needs the rules of version");
+    wait_until("the rules to be raised", SOON, apply, is_over).await
 }
 
 /// Two children: one stays; one crashes the first time, with last words, and stays from then on.

@@ -18,10 +18,18 @@ mod groups;
 mod health;
 #[path = "cluster/kills.rs"]
 mod kills;
+#[path = "cluster/mail.rs"]
+mod mail;
 #[path = "cluster/majority.rs"]
 mod majority;
+#[path = "cluster/mass.rs"]
+mod mass;
 #[path = "cluster/members.rs"]
 mod members;
+#[path = "cluster/nodes.rs"]
+mod nodes;
+#[path = "cluster/poison.rs"]
+mod poison;
 #[path = "cluster/quorum.rs"]
 mod quorum;
 #[path = "cluster/relay.rs"]
@@ -30,6 +38,8 @@ mod relay;
 mod renewal;
 #[path = "cluster/restarts.rs"]
 mod restarts;
+#[path = "cluster/rotation.rs"]
+mod rotation;
 #[path = "cluster/sessions.rs"]
 mod sessions;
 #[path = "cluster/silent_leader.rs"]

@@ -10,6 +10,14 @@ mod determinism;
 mod endings;
 #[path = "supervision/groups.rs"]
 mod groups;
+#[path = "supervision/large_groups.rs"]
+mod large_groups;
+#[path = "supervision/mail_blame.rs"]
+mod mail_blame;
+#[path = "supervision/mail_cases.rs"]
+mod mail_cases;
+#[path = "supervision/mailboxes.rs"]
+mod mailboxes;
 #[path = "supervision/nodes.rs"]
 mod nodes;
 #[path = "supervision/operators.rs"]

@@ -95,6 +95,10 @@ fn vectors_of_the_smallest_elements_take_no_more_memory_than_their_class_allows(
     swell::<Answer, FRAME_LIMIT>("rows of a history", &one.history_rows(), &two.history_rows());
     swell::<Answer, FRAME_LIMIT>("differences", &one.differences(), &two.differences());
     swell::<Answer, FRAME_LIMIT>("causes", &one.causes(), &two.causes());
+    swell::<Call, FRAME_LIMIT>("messages that are sent", &one.messages(), &two.messages());
+    swell::<Answer, FRAME_LIMIT>("dead letters", &one.dead_letters(), &two.dead_letters());
+    swell::<LeaderWord, FRAME_LIMIT>("hands", &one.hands(), &two.hands());
+    swell::<RunnerWord, FRAME_LIMIT>("settlements", &one.settlements(), &two.settlements());
     swell::<Item, FRAME_LIMIT>("mistakes", &one.mistakes(), &two.mistakes());
     swell::<Batch, ENTRY_LIMIT>("ticks", &one.ticks(), &two.ticks());
     swell::<Batch, ENTRY_LIMIT>("observations", &one.observations(), &two.observations());

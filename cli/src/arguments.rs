@@ -1,7 +1,8 @@
 //! The command line: all verbs with their flags.
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use pando_protocol::ids::{Path, TreeName};
+use pando_protocol::mail::Leftover;
 
 use crate::commands;
 use crate::context::Target;
@@ -10,7 +11,7 @@ use crate::exit::Failure;
 /// Runs supervision trees on a cluster: processes that outlive crashes, nodes and leaders.
 ///
 /// Exit codes: 0 done; 1 it was tried and failed; 2 usage, bad spec files included; 3 no cluster or no leader was reached; 4 the
-/// cluster refused it.
+/// cluster refused it. `pando ask` has further ones, which `pando ask --help` tells.
 #[derive(Debug, Parser)]
 #[command(name = "pando", version, max_term_width = 110, disable_help_subcommand = true)]
 pub struct Arguments {
@@ -39,6 +40,12 @@ enum Verb {
     Restart(commands::restart::Restart),
     Kill(commands::kill::Kill),
     Quarantine(commands::quarantine::Quarantine),
+    Scale(commands::scale::Scale),
+    Send(commands::send::Send),
+    Ask(commands::ask::Ask),
+    Mailbox(commands::mailbox::Mailbox),
+    DeadLetters(commands::dead_letters::DeadLetters),
+    Work(commands::work::Work),
     Node(commands::node::Node),
     Cluster(commands::cluster::Cluster),
     Completions(commands::completions::Completions),
@@ -70,10 +77,38 @@ impl Arguments {
             Verb::Restart(verb) => verb.run(&target).await,
             Verb::Kill(verb) => verb.run(&target).await,
             Verb::Quarantine(verb) => verb.run(&target).await,
+            Verb::Scale(verb) => verb.run(&target).await,
+            Verb::Send(verb) => verb.run(&target).await,
+            Verb::Ask(verb) => verb.run(&target).await,
+            Verb::Mailbox(verb) => verb.run(&target).await,
+            Verb::DeadLetters(verb) => verb.run(&target).await,
+            Verb::Work(verb) => verb.run().await,
             Verb::Node(verb) => verb.run(&target).await,
             Verb::Cluster(verb) => verb.run(&target).await,
             Verb::Completions(verb) => verb.run(Self::command()),
             Verb::Man(verb) => verb.run(Self::command()),
+        }
+    }
+}
+
+/// What becomes of messages whose mailbox a change takes away; refused while there are any, where nothing is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
+pub struct Leaving {
+    /// Keep the messages of mailboxes that this takes away as dead letters
+    #[arg(long, conflicts_with = "purge")]
+    dead_letter: bool,
+    /// Forget the messages and dead letters of mailboxes that this takes away
+    #[arg(long)]
+    purge: bool,
+}
+
+impl Leaving {
+    /// What becomes of them.
+    pub fn leftover(self) -> Leftover {
+        match self {
+            Self { dead_letter: true, .. } => Leftover::DeadLetter,
+            Self { purge: true, .. } => Leftover::Purge,
+            Self { dead_letter: false, purge: false } => Leftover::Refuse,
         }
     }
 }
@@ -153,6 +188,27 @@ mod tests {
             "pando kill shop/web",
             "pando kill shop/web TERM",
             "pando quarantine shop/web",
+            "pando apply shop.toml --dead-letter --wait",
+            "pando delete shop --purge",
+            "pando scale shop/orders 5",
+            "pando send shop/orders hello",
+            "pando send shop/orders --file letter.bin --id 7 --header a=b --header c=d=e",
+            "pando send shop/orders --lines - --id order-{} --skip 300 --in-order",
+            "pando ask shop/orders hello --timeout 5s --fail-fast",
+            "pando ask shop/orders --file -",
+            "pando mailbox",
+            "pando mailbox shop/orders --output json",
+            "pando mailbox ls shop",
+            "pando mailbox show shop/orders --stale",
+            "pando mailbox pause shop/orders",
+            "pando mailbox resume shop/orders",
+            "pando mailbox purge shop/orders --yes",
+            "pando dead-letters ls shop/orders --cause attempts --worker shop/orders/0 --older-than 1h --text KeyError",
+            "pando dead-letters show shop/orders #17 --output json",
+            "pando dead-letters redrive shop/orders --id 1 --id 2 --rate 10 --dry-run",
+            "pando dead-letters purge shop/orders --cause node_losses --yes",
+            "pando work -- ./handle.sh",
+            "pando work --concurrency 4 -- jq .order",
             "pando node ls",
             "pando node drain n2 --deadline 30s",
             "pando node drain n2 --wait",
@@ -183,6 +239,8 @@ mod tests {
             "pando certs renew n1",
             "pando certs --ca ca renew --ca ca",
             "pando tree /Shop",
+            "pando work",
+            "pando work --concurrency 0 -- ./handle.sh",
             "pando delete shop/web",
             "pando kill shop/web SIGNONSENSE",
             "pando wait shop --timeout soon",
@@ -194,6 +252,21 @@ mod tests {
             "pando cluster members add n4 nowhere",
             "pando cluster members promote",
             "pando completions tcsh",
+            "pando apply shop.toml --dead-letter --purge",
+            "pando scale shop/orders",
+            "pando scale shop/orders 0",
+            "pando send shop/orders",
+            "pando send shop/orders hello --file letter.bin",
+            "pando send shop/orders hello --header nothing",
+            "pando send shop/orders hello --skip 3",
+            "pando ask shop/orders",
+            "pando ask shop/orders hello --timeout soon",
+            "pando mailbox pause",
+            "pando dead-letters",
+            "pando dead-letters ls",
+            "pando dead-letters show shop/orders",
+            "pando dead-letters ls shop/orders --cause sadness",
+            "pando dead-letters redrive shop/orders --rate 0",
         ] {
             assert_eq!(parse(line).map(|_| ()).unwrap_err().exit_code(), 2, "{line}");
         }
@@ -209,6 +282,10 @@ mod tests {
             ("pando dev --nodes x", "expected how many nodes, a whole number"),
             ("pando dev --nodes 0", "expected 1 to 32 nodes"),
             ("pando dev --nodes 33", "expected 1 to 32 nodes"),
+            ("pando scale shop/orders x", "expected how many workers, a whole number"),
+            ("pando scale shop/orders 0", "expected 1 or more workers"),
+            ("pando send shop/orders --lines - --skip x", "expected how many lines, a whole number"),
+            ("pando dead-letters redrive shop/orders --rate x", "expected how many a second, a whole number"),
             ("pando dev --voters x", "expected 1, 3 or 5"),
         ] {
             let error = parse(line).map(|_| ()).unwrap_err().to_string();

@@ -1,5 +1,7 @@
 //! One client for the length of a command, with the deadline of each call and answers of the type that was asked for.
 
+mod mail;
+
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -20,8 +22,10 @@ use crate::human;
 use crate::output::{self, Format};
 use crate::terminal::Progress;
 
+pub use self::mail::SomeLetters;
+
 /// How long a call may take, an election and the search for the leader included.
-const CALL_LIMIT: Duration = Duration::from_secs(10);
+pub const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// A call has at least this long, whatever limit the user set: a limit of zero asks how it is now.
 const SHORTEST_CALL: Duration = Duration::from_secs(1);
 /// A change that takes longer than this says so, on a terminal.
@@ -288,11 +292,15 @@ impl Connection {
         match self.client.call(Call::Read { query, freshness }, CALL_LIMIT).await? {
             Reply::Found { found, view } => match take(found) {
                 Some(value) => Ok(Read { value, view }),
-                None => Err(Failure::failed(anyhow!("the node answered another question than was asked: {VERSIONS}"))),
+                None => Err(another_question()),
             },
             other => Err(unexpected(&other)),
         }
     }
+}
+
+fn another_question() -> Failure {
+    Failure::failed(anyhow!("the node answered another question than was asked: {VERSIONS}"))
 }
 
 fn unexpected(reply: &Reply) -> Failure {

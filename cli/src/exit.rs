@@ -20,6 +20,12 @@ pub enum Code {
     Unreached = 3,
     /// The cluster refused it.
     Refused = 4,
+    /// `pando ask`: no reply came in time; the message is where it was.
+    NoReply = 5,
+    /// `pando ask`: the message is a dead letter, or was purged, and gets no reply.
+    Dead = 6,
+    /// `pando ask --fail-fast`: an attempt ended without a reply; the message is tried again.
+    AttemptEnded = 7,
 }
 
 /// Why a command did not end with 0.
@@ -52,6 +58,11 @@ impl Failure {
         Self::with(Code::Refused, error.into())
     }
 
+    /// It ends with `code`, for this reason.
+    pub fn coded(code: Code, error: impl Into<anyhow::Error>) -> Self {
+        Self::with(code, error.into())
+    }
+
     /// It ends with `code`, and everything was said already.
     pub fn said(code: Code) -> Self {
         Self { code: Some(code), error: None }
@@ -63,6 +74,11 @@ impl Failure {
             return Self { code: None, error: None };
         }
         Self::failed(anyhow::Error::new(error).context("standard output cannot be written"))
+    }
+
+    /// The rejection by the cluster, where that is why.
+    pub fn rejection(&self) -> Option<&Rejection> {
+        self.error.as_ref()?.downcast_ref()
     }
 
     /// The same failure, told in the light of what was attempted.
@@ -115,7 +131,11 @@ impl From<Rejection> for Failure {
             | Rejection::OutOfOrder { .. }
             | Rejection::BadRequest(_)
             | Rejection::NotTransferred { .. }
-            | Rejection::MembersNotChanged { .. } => Code::Refused,
+            | Rejection::MembersNotChanged { .. }
+            | Rejection::NoMailbox { .. }
+            | Rejection::MailboxFull { .. }
+            | Rejection::BadMessage { .. }
+            | Rejection::RulesTooOld { .. } => Code::Refused,
         };
         Self::with(code, rejection.into())
     }

@@ -24,8 +24,16 @@ pub enum Format {
 /// # Errors
 /// Standard output cannot be written.
 pub fn emit(text: &str) -> Result<(), Failure> {
+    emit_bytes(text.as_bytes())
+}
+
+/// Writes data that may be no text to standard output as it is, and flushes.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn emit_bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(Failure::from_output)
+    stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(Failure::from_output)
 }
 
 /// Writes one value as readable JSON.

@@ -161,6 +161,8 @@ pub struct Config {
     pub network: Network,
     /// Its times.
     pub times: Times,
+    /// The version of the rules up to which it goes: that of this build.
+    pub rules: u32,
 }
 
 impl Config {
@@ -271,6 +273,7 @@ impl Arguments {
             labels,
             slots,
             log_bytes: log_size << 20,
+            rules: pando_supervision::RULES,
             http,
             exit_with_stdin,
             network,

@@ -2,18 +2,22 @@
 //!
 //! The raft room answers it; nobody else names openraft's Raft. A node that is an agent has none.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use openraft::AsyncRuntime;
 use pando_protocol::ids::NodeName;
-use pando_protocol::message::MemberChange;
+use pando_protocol::mail::NewMessage;
+use pando_protocol::message::{Change, MemberChange, Write};
 use pando_protocol::session::{Member, Members};
 use pando_protocol::view::{MemberRow, VoterRow};
 use pando_supervision::{Cluster, Command, Outcome};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
+use crate::instruments::Instruments;
 pub use crate::raft::state_machine::{EventFeed, Published};
 use crate::storage::format::StoredMembership;
+pub use crate::storage::retention::OnDisk;
 
 /// Proposals that may wait for the proposer; more wait in their callers.
 pub const PROPOSALS_WAITING: usize = 8_192;
@@ -29,6 +33,8 @@ pub struct Control<R: AsyncRuntime> {
     pub own: NodeName,
     /// Where commands go.
     pub proposals: mpsc::Sender<Proposal>,
+    /// Where messages for mailboxes go.
+    pub mail: MailLane,
     /// Where proofs of leadership are asked for.
     pub proofs: mpsc::Sender<ProofRequest>,
     /// Where questions about Raft itself go.
@@ -41,20 +47,28 @@ pub struct Control<R: AsyncRuntime> {
     pub leadership: watch::Receiver<Leadership<R>>,
     /// What happens.
     pub events: EventFeed,
+    /// How long this voter's own work takes.
+    pub instruments: Instruments,
+    /// What this voter keeps on disk.
+    pub kept: watch::Receiver<OnDisk>,
 }
 
 impl<R: AsyncRuntime> Clone for Control<R> {
     fn clone(&self) -> Self {
-        let Self { own, proposals, proofs, questions, changes, published, leadership, events } = self;
+        let Self { own, proposals, mail, proofs, questions, changes, published, leadership, events, instruments, kept } =
+            self;
         Self {
             own: own.clone(),
             proposals: proposals.clone(),
+            mail: mail.clone(),
             proofs: proofs.clone(),
             questions: questions.clone(),
             changes: changes.clone(),
             published: published.clone(),
             leadership: leadership.clone(),
             events: events.clone(),
+            instruments: instruments.clone(),
+            kept: kept.clone(),
         }
     }
 }
@@ -68,7 +82,70 @@ pub struct Proposal {
     pub round: Option<u64>,
     /// Where its outcome goes, once it is applied here.
     pub reply: oneshot::Sender<Result<Outcome, NotProposed>>,
+    /// What it takes of the room for messages, or for what is said of them, until it is answered.
+    pub room: Option<OwnedSemaphorePermit>,
 }
+
+impl Proposal {
+    /// Whether it puts messages into a mailbox: it goes behind all that does not.
+    pub fn is_message(&self) -> bool {
+        mail_bytes(&self.command).is_some()
+    }
+}
+
+/// The lane of messages beside the one of all other commands, so that supervision never queues behind mail. Design section 7: at
+/// most 8 MiB of it are in flight; more waits in those who send.
+///
+/// What runners say of messages keeps its place among all that they say, so it goes where that goes. Its room is one of its own:
+/// no runner waits behind all who send, and all of them together keep little before an exit.
+#[derive(Debug, Clone)]
+pub struct MailLane {
+    sender: mpsc::Sender<Proposal>,
+    room: Arc<Semaphore>,
+    settled_room: Arc<Semaphore>,
+}
+
+impl MailLane {
+    /// A lane, and its other end.
+    pub fn new() -> (Self, mpsc::Receiver<Proposal>) {
+        let (sender, receiver) = mpsc::channel(PROPOSALS_WAITING);
+        let (room, settled_room) = (Arc::new(Semaphore::new(MAIL_ROOM)), Arc::new(Semaphore::new(SETTLED_ROOM)));
+        (Self { sender, room, settled_room }, receiver)
+    }
+
+    /// The bytes that are on their way, to a KiB.
+    fn bytes(&self) -> u64 {
+        let taken = (MAIL_ROOM + SETTLED_ROOM)
+            .saturating_sub(self.room.available_permits() + self.settled_room.available_permits());
+        taken as u64 * MAIL_PIECE
+    }
+
+    /// Sends messages on their way, once there is room for them.
+    pub async fn send(&self, mut proposal: Proposal, bytes: u64) {
+        proposal.room = room_in(&self.room, bytes, MAIL_ROOM).await;
+        _ = self.sender.send(proposal).await;
+    }
+
+    /// Waits for room for what a runner says of messages.
+    pub fn settled_room(&self, bytes: u64) -> impl Future<Output = Option<OwnedSemaphorePermit>> + Send + use<> {
+        let room = self.settled_room.clone();
+        async move { room_in(&room, bytes, SETTLED_ROOM).await }
+    }
+}
+
+/// Room for so many bytes; all of it for what is larger.
+async fn room_in(room: &Arc<Semaphore>, bytes: u64, most: usize) -> Option<OwnedSemaphorePermit> {
+    let pieces = usize::try_from(bytes.div_ceil(MAIL_PIECE)).unwrap_or(most).clamp(1, most);
+    // It is never closed.
+    room.clone().acquire_many_owned(u32::try_from(pieces).unwrap_or(u32::MAX)).await.ok()
+}
+
+/// The room for messages is counted in pieces of so many bytes.
+const MAIL_PIECE: u64 = 1 << 10;
+/// Room for messages that are sent: 5 MiB, more than goes into one entry. Together with the other one: 8 MiB.
+const MAIL_ROOM: usize = 5 << 10;
+/// Room for what is said of messages: 3 MiB, three of a runner's largest words.
+const SETTLED_ROOM: usize = 3 << 10;
 
 /// A question whether this node leads now.
 #[derive(Debug)]
@@ -140,6 +217,21 @@ pub fn members_of(stored: &StoredMembership) -> Option<Members> {
     Some(Members { index, members: membership.nodes().filter_map(member).collect() })
 }
 
+/// What a command weighs that puts messages into a mailbox; `None` for any other.
+fn mail_bytes(command: &Command) -> Option<u64> {
+    match command {
+        Command::Write(Write { change: Change::Send { messages, .. }, .. }) => {
+            Some(messages.iter().map(NewMessage::weight).sum())
+        }
+        Command::Write(_)
+        | Command::Tick
+        | Command::GrantSession(_)
+        | Command::EndSession { .. }
+        | Command::Observe { .. }
+        | Command::RaiseRules(_) => None,
+    }
+}
+
 /// Why a command has no outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotProposed {
@@ -205,9 +297,21 @@ impl<R: AsyncRuntime> Control<R> {
         self.published.borrow().cluster.clone()
     }
 
+    /// How many commands wait for the proposer, messages aside; and how many bytes of messages are on their way into the log.
+    pub fn waiting(&self) -> (u64, u64) {
+        let proposals = PROPOSALS_WAITING.saturating_sub(self.proposals.capacity());
+        (proposals as u64, self.mail.bytes())
+    }
+
     /// Whether this node leads and has applied its own first entry.
     pub fn leads(&self) -> bool {
         self.leadership.borrow().leads
+    }
+
+    /// The leadership of this node, where it leads.
+    pub fn led_round(&self) -> Option<u64> {
+        let leadership = self.leadership.borrow();
+        leadership.leads.then_some(leadership.round)
     }
 
     /// Whether this node is a voter: see [`Leadership::votes`].
@@ -215,9 +319,15 @@ impl<R: AsyncRuntime> Control<R> {
         self.leadership.borrow().votes
     }
 
-    /// Sends a command to the proposer, in order, and returns what will be its outcome.
-    pub async fn submit(&self, command: Command) -> oneshot::Receiver<Result<Outcome, NotProposed>> {
-        self.send(command, None).await
+    /// Sends a command to the proposer, in order, with the room that was had for it, and returns what will be its outcome.
+    pub async fn submit(
+        &self,
+        command: Command,
+        room: Option<OwnedSemaphorePermit>,
+    ) -> oneshot::Receiver<Result<Outcome, NotProposed>> {
+        let (reply, outcome) = oneshot::channel();
+        _ = self.proposals.send(Proposal { command, round: None, reply, room }).await;
+        outcome
     }
 
     /// The same for a command that follows from what was seen in one leadership of this node: see [`Self::propose_in`].
@@ -243,8 +353,13 @@ impl<R: AsyncRuntime> Control<R> {
 
     async fn send(&self, command: Command, round: Option<u64>) -> oneshot::Receiver<Result<Outcome, NotProposed>> {
         let (reply, outcome) = oneshot::channel();
+        let mail = mail_bytes(&command);
+        let proposal = Proposal { command, round, reply, room: None };
         // A proposer that is gone drops the reply, and the receiver says so.
-        _ = self.proposals.send(Proposal { command, round, reply }).await;
+        match mail {
+            Some(bytes) => self.mail.send(proposal, bytes).await,
+            None => _ = self.proposals.send(proposal).await,
+        }
         outcome
     }
 

@@ -21,6 +21,8 @@ use pando_protocol::session::{Member, Members};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::disk::remedy;
+
 /// The file in the data folder.
 const FILE: &str = "members";
 
@@ -118,12 +120,14 @@ impl Directory {
                 () = stop.cancelled() => return,
                 changed = known.changed() => if changed.is_err() { return },
             }
+            let file = folder.join(FILE);
             let (members, folder) = (known.borrow_and_update().members.clone(), folder.clone());
             let voters: Vec<_> = members.members.iter().filter(|m| m.votes).map(|m| m.name.to_string()).collect();
             tracing::info!(index = members.index, ?voters, "the voters are known");
             let written = tokio::task::spawn_blocking(move || write(&folder, &members)).await;
             if let Ok(Err(error)) = written {
-                tracing::warn!(%error, "the known members cannot be written down");
+                let todo = remedy(&error);
+                tracing::warn!(file = %file.display(), %error, todo, "the known members cannot be written down");
             }
         }
     }

@@ -87,6 +87,7 @@ fn raft_messages(golden: &mut Golden) {
                 votes: true,
             }],
         }),
+        Request::HaveYouTakenPart,
     ];
     golden.values("RaftEnvelope", &requests.map(|request| Envelope { to: Some(u64::MAX), request }));
     golden.values("RaftChunk", &[Chunk { bytes: Bytes::from_static(b"bytes"), last: true }]);
@@ -98,7 +99,7 @@ fn raft_messages(golden: &mut Golden) {
     ];
     golden.values("RaftProgress", &progress);
     let introduction = Introduction { name: "n1".parse().unwrap(), raft_id: u64::MAX, initialised: true, rules: 1 };
-    let answers: [Result<Answer, String>; 7] = [
+    let answers: [Result<Answer, String>; 8] = [
         Ok(Answer::Vote(VoteAnswer { vote: vote(false), granted: true, last: Some(log_id(7)) })),
         Ok(Answer::Transfer(TransferAnswer::Accepted)),
         Ok(Answer::Transfer(TransferAnswer::VoteChanged { expected: vote(true), actual: vote(false) })),
@@ -106,6 +107,7 @@ fn raft_messages(golden: &mut Golden) {
         Ok(Answer::IAm(introduction)),
         Ok(Answer::Noted),
         Err("it is for another voter".into()),
+        Ok(Answer::TakenPart(true)),
     ];
     golden.values("RaftAnswer", &answers);
 }

@@ -90,11 +90,14 @@ async fn tree_ready(State(told): State<Arc<Told>>, Path(tree): Path<String>) -> 
 }
 
 async fn metrics(State(told): State<Arc<Told>>) -> Response {
-    let presence = told.children.presence();
-    let end = told.credentials.now().valid_until();
+    let here = telemetry::Here {
+        presence: told.children.presence(),
+        room: told.children.room(),
+        certificate_end: told.credentials.now().valid_until(),
+    };
     let text = match told.voting() {
-        Some((control, freshness)) => telemetry::metrics(Some((control, &freshness.view().await)), &presence, end),
-        None => telemetry::metrics::<TokioRuntime>(None, &presence, end),
+        Some((control, freshness)) => telemetry::metrics(Some((control, &freshness.view().await)), &here),
+        None => telemetry::metrics::<TokioRuntime>(None, &here),
     };
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(CONTENT_TYPE, kind)], text).into_response()

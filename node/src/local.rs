@@ -8,6 +8,7 @@ use pando_protocol::message::LogLine;
 use pando_protocol::spec::Signal;
 use tokio::sync::mpsc;
 
+use crate::disk::{self, Room};
 pub use crate::runner::{Presence, Signalled};
 use crate::runner::{RunnerHandle, logs};
 
@@ -28,6 +29,11 @@ impl LocalChildren {
     /// Whether this node holds a session, and how much runs here.
     pub fn presence(&self) -> Presence {
         self.runner.presence()
+    }
+
+    /// The room on the disk of the data folder; `None` where the kernel does not tell.
+    pub fn room(&self) -> Option<Room> {
+        disk::room(&self.data)
     }
 
     /// Sends a signal to what runs here at `path`.

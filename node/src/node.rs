@@ -25,6 +25,7 @@ use crate::api::{Api, NodeApi, may_open};
 use crate::config::{Config, Network};
 use crate::control::{Control, members_of};
 use crate::directory::Directory;
+use crate::disk::remedy;
 use crate::freshness::Freshness;
 use crate::going;
 use crate::guard::words::{Configuration, VoterAddress};
@@ -63,7 +64,8 @@ pub async fn run(config: Config) -> Result<()> {
     let folder = DataFolder::open(&config.data, &cluster, &config.name, || rand::rng().next_u64())
         .context("cannot use the data folder")?;
     let here = Place::here(&lock).context("cannot tell where this node runs")?;
-    let record = SessionRecord::open(&config.data, here).context("cannot read the sessions of this node")?;
+    let record = SessionRecord::open(&config.data, here)
+        .with_context(|| format!("cannot read the sessions of this node in {}", config.data.display()))?;
     let tuning = match config.network {
         Network::Lan => Tuning::lan(),
         Network::Wan => Tuning::wan(),
@@ -187,7 +189,10 @@ async fn take_folder(config: &Config) -> Result<(GuardLock, String)> {
     let data = config.data.clone();
     tokio::task::spawn_blocking(move || {
         let lock = GuardLock::acquire(&data, LOCK_LIMIT).context("cannot take the data folder")?;
-        let mark = mark(&data).context("cannot mark the data folder")?;
+        let mark = mark(&data).map_err(|error| {
+            let advice = format!("cannot mark {}: {}, then start the node again", data.display(), remedy(&error));
+            anyhow::Error::new(error).context(advice)
+        })?;
         let killed = sweep(&mark).context("processes of a former run of this node do not die")?;
         if killed > 0 {
             tracing::warn!(killed, "killed processes that a former run of this node had left");
@@ -429,7 +434,7 @@ async fn dispatch(mut streams: mpsc::Receiver<IncomingStream>, doors: Doors, sto
                 _ = serving.spawn(doors.api.clone().serve_peer(stream));
             }
             Channel::Peer => tracing::warn!(peer = %stream.peer, "refused: this node has no session and is no voter"),
-            Channel::Session => {
+            Channel::Session | Channel::Lease | Channel::Mail => {
                 if let Some((control, keeper)) = doors.sessions.clone() {
                     _ = serving.spawn(sessions::serve(stream, control, keeper, stop.clone()));
                 }

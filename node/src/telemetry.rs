@@ -1,5 +1,8 @@
 //! Logs and metrics. Metrics are read off the replicated state when they are asked for, so that every voter tells the same.
 
+mod mail;
+mod work;
+
 use std::fmt::Write as _;
 use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use openraft::AsyncRuntime;
 use pando_protocol::cause::CauseClass;
 use pando_protocol::ids::{Path, TreeName};
-use pando_protocol::view::{Kind, State};
+use pando_protocol::view::{Kind, State, Verdict};
 use pando_supervision::cluster::SupervisorPhase;
 use pando_supervision::{Cluster, report};
 use prometheus_client::encoding::EncodeLabelSet;
@@ -18,7 +21,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::control::Control;
+use crate::disk::Room;
 use crate::freshness::View;
+use crate::guard::BootTime;
 use crate::local::Presence;
 
 /// What is logged unless `PANDO_LOG` says otherwise. openraft warns of each heartbeat that a voter misses, twenty a second for
@@ -28,7 +33,10 @@ const USUAL_LOG: &str = "info,openraft=error,chunked_wal=warn,raft_log=warn,quin
 /// Starts writing logs to standard error: `info` and above, or what `PANDO_LOG` says.
 pub fn start_logging() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("PANDO_LOG").unwrap_or_else(|_| USUAL_LOG.into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    let logging = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+    // Else a line that cannot be written (a full disk, a reader that is gone) is told of by `eprintln!`, which panics for the
+    // same reason, in whichever task had something to say.
+    logging.log_internal_errors(false).init();
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -52,12 +60,19 @@ struct OfNode {
     node: String,
 }
 
+/// What every node knows of itself.
+#[derive(Debug)]
+pub struct Here {
+    /// Its standing with the cluster.
+    pub presence: Presence,
+    /// The room on the disk of its data folder, where that is known.
+    pub room: Option<Room>,
+    /// When its certificate expires.
+    pub certificate_end: SystemTime,
+}
+
 /// The metrics of the cluster as this voter knows it, where it is one, and of this node, in the text format of OpenMetrics.
-pub fn metrics<R: AsyncRuntime>(
-    state: Option<(&Control<R>, &View<R>)>,
-    presence: &Presence,
-    certificate_end: SystemTime,
-) -> String {
+pub fn metrics<R: AsyncRuntime>(state: Option<(&Control<R>, &View<R>)>, here: &Here) -> String {
     let mut registry = Registry::with_prefix("pando");
     if let Some((control, view)) = state {
         let (panics, cluster) = {
@@ -66,9 +81,11 @@ pub fn metrics<R: AsyncRuntime>(
         };
         of_members(&mut registry, &cluster);
         of_cluster(&mut registry, &cluster);
+        mail::of_mailboxes(&mut registry, &cluster);
         of_voter(&mut registry, panics, control.leads(), view);
+        work::of_work(&mut registry, control);
     }
-    of_node(&mut registry, presence, certificate_end);
+    of_node(&mut registry, here);
     let mut text = String::new();
     if encode(&mut text, &registry).is_err() {
         _ = writeln!(text, "# the metrics could not be written");
@@ -81,6 +98,7 @@ fn of_members(registry: &mut Registry, cluster: &Cluster) {
     let (alive, configured) = (Family::<OfPath, Gauge>::default(), Family::<OfPath, Gauge>::default());
     let failed = Family::<OfTree, Gauge>::default();
     let unreachable = Family::<OfTree, Gauge>::default();
+    let looping = Family::<OfTree, Gauge>::default();
     registry.register(
         "restarts",
         "Restarts that a budget paid for, by member and class of the ending that led to them",
@@ -99,11 +117,19 @@ fn of_members(registry: &mut Registry, cluster: &Cluster) {
         "Children of a tree that are kept on silent nodes: each waits for its node, or for an operator",
         unreachable.clone(),
     );
+    registry.register(
+        "children_looping",
+        "Children of a tree that ended three times in a row at the longest delay of their backoff",
+        looping.clone(),
+    );
     for row in report::tree(cluster, None) {
         let of_tree = || OfTree { tree: row.path.tree().to_string() };
         unreachable
             .get_or_create(&of_tree())
             .inc_by(i64::from(row.kind == Kind::Process && row.state == State::Unreachable));
+        looping
+            .get_or_create(&of_tree())
+            .inc_by(i64::from(row.kind == Kind::Process && row.verdict == Verdict::Looping));
         let path = row.path.to_string();
         if row.kind == Kind::Supervisor {
             alive.get_or_create(&OfPath { path: path.clone() }).set(i64::from(row.alive));
@@ -160,7 +186,7 @@ fn of_voter<R: AsyncRuntime>(registry: &mut Registry, panics: u64, leads: bool, 
     );
 }
 
-fn of_node(registry: &mut Registry, presence: &Presence, certificate_end: SystemTime) {
+fn of_node(registry: &mut Registry, Here { presence, room, certificate_end }: &Here) {
     let expires: Gauge = Gauge::default();
     let end = certificate_end.duration_since(UNIX_EPOCH).unwrap_or_default();
     expires.set(i64::try_from(end.as_secs()).unwrap_or(i64::MAX));
@@ -170,6 +196,30 @@ fn of_node(registry: &mut Registry, presence: &Presence, certificate_end: System
         Unit::Seconds,
         expires,
     );
+    if let Some(Room { free, size }) = room {
+        for (name, help, bytes) in [
+            (
+                "disk_free",
+                "Free on the disk of the data folder of this node: full, its log takes nothing and it ends",
+                free,
+            ),
+            ("disk_size", "Size of that disk", size),
+        ] {
+            let gauge: Gauge = Gauge::default();
+            gauge.set(i64::try_from(*bytes).unwrap_or(i64::MAX));
+            registry.register_with_unit(name, help, Unit::Bytes, gauge);
+        }
+    }
+    if let Some(renewed) = presence.renewed {
+        let age = Gauge::<f64, AtomicU64>::default();
+        age.set(BootTime::now().since(renewed).as_secs_f64());
+        registry.register_with_unit(
+            "lease_age",
+            "Time since the beat was sent that a leader answered last: at the length of the lease all that is not kept is killed",
+            Unit::Seconds,
+            age,
+        );
+    }
     let (held, running): (Gauge, Gauge) = (Gauge::default(), Gauge::default());
     held.set(i64::from(presence.session.is_some()));
     running.set(i64::try_from(presence.children).unwrap_or(i64::MAX));
@@ -231,11 +281,9 @@ mod tests {
 
     #[test]
     fn a_node_without_state_tells_when_its_certificate_expires() {
-        let text = metrics::<openraft::impls::TokioRuntime>(
-            None,
-            &Presence::default(),
-            UNIX_EPOCH + Duration::from_secs(1_900_000_000),
-        );
+        let certificate_end = UNIX_EPOCH + Duration::from_secs(1_900_000_000);
+        let here = Here { presence: Presence::default(), room: None, certificate_end };
+        let text = metrics::<openraft::impls::TokioRuntime>(None, &here);
         assert!(text.contains("\npando_certificate_expires_seconds 1900000000\n"), "{text}");
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use openraft::impls::TokioRuntime;
 use pando_supervision::Command;
 use tokio::sync::{mpsc, watch};
@@ -11,9 +11,11 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::control::{CHANGES_WAITING, Control, PROOFS_WAITING, PROPOSALS_WAITING};
+use crate::control::{CHANGES_WAITING, Control, MailLane, PROOFS_WAITING, PROPOSALS_WAITING};
 use crate::directory::Directory;
+use crate::instruments::Instruments;
 use crate::raft::config::{Times, raft_config};
+use crate::raft::fatal::reason;
 use crate::raft::network::{Deadlines, Network};
 use crate::raft::proposer::Proposer;
 use crate::raft::service::{Evidence, Service};
@@ -22,7 +24,7 @@ use crate::raft::{Raft, bootstrap, campaign, leadership, members, questions, rai
 use crate::sessions::MARGIN;
 use crate::storage::identity::DataFolder;
 use crate::storage::log::{LogOptions, LogStore};
-use crate::storage::retention::{Limits, Retention};
+use crate::storage::retention::{Limits, OnDisk, Retention};
 use crate::storage::snapshot::{Snapshot, SnapshotStore};
 use crate::transport::{Credentials, Peers};
 
@@ -56,14 +58,17 @@ impl Voter {
         directory: &Directory,
         stop: &CancellationToken,
     ) -> Result<Self> {
+        let rules = Rules { known: config.rules, ..RULES };
         let snapshots = SnapshotStore::open(folder.path()).context("cannot open the snapshot")?;
+        let instruments = Instruments::default();
         let (machine, published, events) =
-            StateMachine::open(snapshots.clone(), RULES).context("cannot load the snapshot")?;
+            StateMachine::open(snapshots.clone(), rules).context("cannot load the snapshot")?;
         let log =
             LogStore::open(&folder.log(), &LogOptions::for_size(config.log_bytes)).context("cannot open the log")?;
+        let log = log.noting(instruments.sync.clone());
         let snapshot = published.borrow().applied.map(|applied| applied.index);
         log.ensure_follows(snapshot).context("cannot use the log")?;
-        log.ensure_known_rules(snapshot, RULES.known).context("cannot use the log")?;
+        log.ensure_known_rules(snapshot, rules.known).context("cannot use the log")?;
         let times = config.times;
         let raft_times =
             Times { heartbeat: times.heartbeat, election_min: times.election_min, election_max: times.election_max };
@@ -71,24 +76,35 @@ impl Voter {
             .validate()
             .context("the times of raft do not fit together")?;
         let network = Network::<Snapshot>::new(peers.clone(), Deadlines::for_heartbeat(times.heartbeat));
-        let raft = NodeRaft::new(folder.raft_id(), Arc::new(raft_config), network, log.clone(), machine)
-            .await
-            .context("raft does not start")?;
+        let raft = NodeRaft::new(
+            folder.raft_id(),
+            Arc::new(raft_config),
+            network,
+            log.clone(),
+            machine.noting(instruments.clone()),
+        )
+        .await
+        .map_err(|fatal| anyhow!("raft does not start: {}", reason(&fatal)))?;
 
         let (proposals, proposed) = mpsc::channel(PROPOSALS_WAITING);
+        let (mail, mailed) = MailLane::new();
         let (proofs, asked) = mpsc::channel(PROOFS_WAITING);
         let (asking, about_raft) = mpsc::channel(64);
         let (changes, wanted) = mpsc::channel(CHANGES_WAITING);
         let (led, leadership) = watch::channel(leadership::unknown());
+        let (keeps, kept) = watch::channel(OnDisk::default());
         let control = Control {
             own: config.name.clone(),
             proposals,
+            mail,
             proofs,
             questions: asking,
             changes,
             published: published.clone(),
             leadership: leadership.clone(),
             events,
+            instruments: instruments.clone(),
+            kept: kept.clone(),
         };
         let (fail, failed) = watch::channel(None);
         let own = folder.raft_id();
@@ -98,13 +114,15 @@ impl Voter {
             published: published.clone(),
             leadership,
             proposals: proposed,
+            mail: mailed,
             wall,
+            took: instruments.commit.clone(),
             stop: stop.clone(),
         };
         tasks.spawn(proposer.run());
         tasks.spawn(leadership::prove(raft.clone(), asked, times.election_max, stop.clone()));
         tasks.spawn(questions::answer(raft.clone(), own, about_raft, TRANSFER_LIMIT, stop.clone()));
-        let state = published.clone();
+        let (state, ruled) = (published.clone(), published.clone());
         let keeper = members::Keeper {
             raft: raft.clone(),
             neighbours: peers.clone(),
@@ -113,13 +131,15 @@ impl Voter {
             sessions: Box::new(move |name| {
                 state.borrow().cluster.nodes.get(name).map_or(0, |node| node.sessions.len())
             }),
+            rules: Box::new(move || ruled.borrow().cluster.head.rules),
             changes: wanted,
             stop: stop.clone(),
         };
         tasks.spawn(keeper.run());
         let (held, _) = watch::channel(None);
         tasks.spawn(campaign::watch_leader(raft.clone(), credentials.clone(), times.heartbeat, held, stop.clone()));
-        let retention = Retention { log, snapshots: snapshots.clone(), limits: Limits::for_size(config.log_bytes) };
+        let retention =
+            Retention { log, snapshots: snapshots.clone(), limits: Limits::for_size(config.log_bytes), kept: keeps };
         let evidence = Evidence::default();
         let beginning = bootstrap::Beginning {
             own: config.name.clone(),
@@ -151,14 +171,14 @@ impl Voter {
         tasks.spawn(raising::raise(
             raft.clone(),
             peers.clone(),
-            RULES.known,
+            rules.known,
             raising::LOOK_EVERY,
             state,
             propose,
             stop.clone(),
         ));
         let name = config.name.clone();
-        let service = Service::new(raft.clone(), snapshots, name, directory.clone(), evidence, RULES.known);
+        let service = Service::new(raft.clone(), snapshots, name, directory.clone(), evidence, rules.known);
         Ok(Self { control, service, raft, failed, tasks })
     }
 

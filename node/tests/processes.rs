@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command as StdCommand;
 use std::sync::Arc;
@@ -13,7 +15,9 @@ use pando_node::runner::children::{ChildEvent, Children, Options, SignalError, S
 use pando_node::runner::logs;
 use pando_protocol::cause::{Exit, ExitHow, OutOfMemory};
 use pando_protocol::ids::{Incarnation, Path, SessionId};
-use pando_protocol::spec::{Command, OnDisconnect, Place, ProcessSpec, Ready, Shutdown, Signal};
+use pando_protocol::mail::{Hand, Readiness, Settlement, Word};
+use pando_protocol::spec::{Command, MailboxSpec, OnDisconnect, Place, ProcessSpec, Ready, Shutdown, Signal};
+use pando_protocol::worker::{FromWorker, ToWorker};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
@@ -348,6 +352,154 @@ async fn many_runs_at_once_all_end_once() {
     node.leave().await;
 }
 
+#[tokio::test]
+async fn a_worker_makes_its_run_ready_settles_and_is_accused_of_what_it_started() {
+    let mut node = Node::launch().await;
+    let mut spec = ProcessSpec { mailbox: Some(MailboxSpec::default()), ..sh("") };
+    spec.command = own("works_on_messages");
+    node.start(1, &spec);
+    let mut kinds = Vec::new();
+    loop {
+        let event = node.wait_for("a word of the run", |_| true).await;
+        kinds.extend(event_kind(&event));
+        if let ChildEvent::WorkerReady { readiness, .. } = event {
+            assert_eq!(readiness, Readiness { starts: true, prefetch: 16 });
+            break;
+        }
+    }
+    assert_eq!(kinds, ["started", "ready", "worker ready"]);
+    node.children.hand(vec![message(1, 1, "one"), message(2, 1, "two"), message(3, 9, "for another run")]);
+    let settled = node.settlements(2).await;
+    let done = |hand, reply: &str| Settlement { hand, word: Word::Done { reply: Some(reply.into()) } };
+    assert_eq!(settled, [done(1, "did one"), done(2, "did two")]);
+    node.children.hand(vec![message(4, 1, "kill"), message(5, 1, "five")]);
+    let event = node.wait_for("an exit", |event| matches!(event, ChildEvent::Exited { .. })).await;
+    let ChildEvent::Exited { exit, started, .. } = event else { unreachable!() };
+    assert_eq!((exit.how, started), (ExitHow::Signal(Signal::KILL), vec![4]));
+    assert_eq!(fs::read_dir(node.data.path().join("sockets")).unwrap().count(), 0, "its socket is gone");
+    node.leave().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_is_stopped_finishes_and_gives_back_before_its_end() {
+    let mut node = Node::launch().await;
+    let mut spec = ProcessSpec { mailbox: Some(MailboxSpec::default()), ..sh("") };
+    spec.command = own("works_on_messages");
+    spec.shutdown = Shutdown::Grace(LIMIT);
+    // SIGURG, which does nothing by itself: the word is enough.
+    spec.stop_signal = Signal(23);
+    node.start(1, &spec);
+    node.wait_for("ready", |event| matches!(event, ChildEvent::WorkerReady { .. })).await;
+    node.children.hand(vec![message(1, 1, "until stop"), message(2, 1, "two")]);
+    node.wait_for_line("it has begun").await;
+    node.children.stop(Incarnation(1));
+    let settled = node.settlements(2).await;
+    let word = |hand| settled.iter().find(|settlement| settlement.hand == hand).map(|settlement| &settlement.word);
+    assert!(matches!(word(1), Some(Word::Done { .. })), "{settled:?}");
+    assert_eq!(word(2), Some(&Word::Returned));
+    let event = node.wait_for("an exit", |event| matches!(event, ChildEvent::Exited { .. })).await;
+    let ChildEvent::Exited { exit, started, .. } = event else { unreachable!() };
+    assert_eq!((exit.how, started), (ExitHow::Code(0), vec![]));
+    node.leave().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_hangs_closes_its_socket_or_talks_nonsense_is_killed() {
+    let mut node = Node::launch().await;
+    let limit = Duration::from_millis(300);
+    let mailbox = Some(MailboxSpec { handling_timeout: limit, ..MailboxSpec::default() });
+    let spec = ProcessSpec { mailbox, command: own("works_on_messages"), ..sh("") };
+    for (number, word, expected, accused) in [
+        (1, "hang", "Hung(300ms)", true),
+        (2, "close", "Misbehaved(\"closed its socket\")", true),
+        (3, "babble", "Misbehaved(\"too many lines", false),
+    ] {
+        node.start(number, &spec);
+        let of_it = |event: &ChildEvent| matches!(event, ChildEvent::WorkerReady { incarnation, .. } if incarnation.0 == number);
+        node.wait_for("ready", of_it).await;
+        node.children.hand(vec![message(number, number, word)]);
+        let event = node.wait_for("an exit", |event| matches!(event, ChildEvent::Exited { .. })).await;
+        let ChildEvent::Exited { exit, started, .. } = event else { unreachable!() };
+        assert!(format!("{:?}", exit.how).starts_with(expected), "{exit:?}");
+        assert_eq!(started, if accused { vec![number] } else { vec![] }, "{word}");
+    }
+    node.leave().await;
+}
+
+fn event_kind(event: &ChildEvent) -> Option<&'static str> {
+    match event {
+        ChildEvent::Started { .. } => Some("started"),
+        ChildEvent::Ready { .. } => Some("ready"),
+        ChildEvent::WorkerReady { .. } => Some("worker ready"),
+        _ => None,
+    }
+}
+
+fn message(number: u64, run: u64, payload: &str) -> Hand {
+    Hand {
+        number,
+        worker: web(),
+        incarnation: Incarnation(run),
+        id: format!("m{number}"),
+        attempt: 1,
+        life: 1,
+        asks: true,
+        headers: [].into(),
+        payload: payload.into(),
+    }
+}
+
+/// The command that runs one of the ignored tests here.
+fn own(test: &str) -> Command {
+    let program = std::env::current_exe().unwrap().to_str().unwrap().into();
+    Command { program, args: ["--ignored", "--exact", "--nocapture", test].map(Into::into).into() }
+}
+
+#[test]
+#[ignore = "the child of other tests"]
+fn works_on_messages() {
+    let Some(path) = std::env::var_os("PANDO_SOCKET") else { return };
+    let stream = UnixStream::connect(path).unwrap();
+    let mut lines =
+        BufReader::new(stream.try_clone().unwrap()).split(b'\n').map(|line| ToWorker::parse(&line.unwrap()));
+    let say = |word: FromWorker| {
+        let mut line = Vec::new();
+        word.write(&mut line);
+        (&stream).write_all(&line).unwrap();
+    };
+    say(FromWorker::Ready { starts: true, prefetch: None });
+    while let Some(Ok(ToWorker::Message(message))) = lines.next() {
+        let id = message.id;
+        say(FromWorker::Started { id: id.clone() });
+        match std::str::from_utf8(message.payload.bytes()).unwrap() {
+            "kill" => kill(std::process::id(), "KILL"),
+            "hang" => park(),
+            "close" => {
+                stream.shutdown(std::net::Shutdown::Both).unwrap();
+                park();
+            }
+            "babble" => {
+                (&stream).write_all("babble\n".repeat(20).as_bytes()).unwrap();
+                park();
+            }
+            "until stop" => {
+                println!("it has begun");
+                let Some(Ok(ToWorker::Message(other))) = lines.next() else { panic!("no other message") };
+                assert_eq!(lines.next(), Some(Ok(ToWorker::Stop)));
+                say(FromWorker::Done { ids: vec![id], reply: None });
+                return say(FromWorker::Returned { ids: vec![other.id] });
+            }
+            text => say(FromWorker::Done { ids: vec![id], reply: Some(format!("did {text}").as_str().into()) }),
+        }
+    }
+}
+
+fn park() {
+    loop {
+        std::thread::park();
+    }
+}
+
 struct Node {
     data: TempDir,
     mark: String,
@@ -384,6 +536,17 @@ impl Node {
     async fn run_to_end(&mut self, number: u64, spec: &ProcessSpec) -> Exit {
         self.start(number, spec);
         self.exit_of(number).await
+    }
+
+    /// What workers settled from here on, at least so many.
+    async fn settlements(&mut self, count: usize) -> Vec<Settlement> {
+        let mut settled = Vec::new();
+        while settled.len() < count {
+            let event = self.wait_for("settlements", |event| matches!(event, ChildEvent::Settled { .. })).await;
+            let ChildEvent::Settled { settlements, .. } = event else { unreachable!() };
+            settled.extend(settlements);
+        }
+        settled
     }
 
     async fn exit_of(&mut self, number: u64) -> Exit {
@@ -463,6 +626,7 @@ fn sh(script: &str) -> ProcessSpec {
         place: Place::default(),
         on_exit: Vec::new(),
         on_disconnect: OnDisconnect::Stop,
+        mailbox: None,
     }
 }
 

@@ -42,6 +42,12 @@ pub enum ExitHow {
     Unready(Duration),
     /// Its reaper was killed, and the guard killed the rest of its tree.
     ReaperLost,
+    /// A worker worked on a message without progress for this long, and the runner killed it.
+    Hung(Duration),
+    /// A worker held messages and started none for this long, and the runner killed it.
+    Idle(Duration),
+    /// A worker broke its protocol, and the runner killed it; how.
+    Misbehaved(String),
 }
 
 /// Whether the kernel killed a process for memory.

@@ -14,6 +14,8 @@ mod error;
 pub mod frames;
 pub mod identity;
 mod items;
+mod numbering;
+mod producer;
 pub mod quic;
 pub mod tls;
 
@@ -29,9 +31,11 @@ pub use self::error::ClientError;
 use self::frames::{FrameError, FrameReader};
 use self::identity::{Identity, any_node};
 pub use self::items::Items;
+use self::numbering::Numbering;
+pub use self::producer::{Pending, Producer, Receipt};
 use self::quic::{CloseCode, DialError, Tuning};
 use crate::ids::ClientId;
-use crate::message::{Answer, Call, Change, Channel, Reply, Write, better};
+use crate::message::{Answer, Call, Change, Channel, Reply, better};
 use crate::rejection::Rejection;
 
 /// A client of one cluster. Share it by reference or in an `Arc`; requests may overlap.
@@ -40,10 +44,9 @@ pub struct Client {
     identity: Identity,
     endpoints: Vec<String>,
     dial_limit: Duration,
-    id: ClientId,
     socket: OnceLock<Endpoint>,
     kept: Mutex<Kept>,
-    sequences: Mutex<Sequences>,
+    numbering: Numbering,
 }
 
 /// The connection in use, and where to look next.
@@ -51,12 +54,6 @@ pub struct Client {
 struct Kept {
     first: usize,
     connection: Option<(usize, Connection)>,
-}
-
-#[derive(Debug, Default)]
-struct Sequences {
-    last: u64,
-    unanswered: BTreeSet<u64>,
 }
 
 /// How one attempt failed.
@@ -89,10 +86,9 @@ impl Client {
             identity,
             endpoints,
             dial_limit: Tuning::client().dial,
-            id: ClientId(random()?),
             socket: OnceLock::new(),
             kept: Mutex::default(),
-            sequences: Mutex::default(),
+            numbering: Numbering::new(ClientId(random()?)),
         })
     }
 
@@ -158,15 +154,18 @@ impl Client {
     }
 
     /// Changes something, once: the same write is sent again, to other endpoints too, whenever its reply is lost or no leader
-    /// is found, until `limit`.
+    /// is found, until `limit`. Others that overlap the first one of a client wait until that is answered.
     ///
     /// # Errors
     /// [`ClientError`]; [`Rejection::Unknown`] where the time is over and it may have been applied.
     pub async fn change(&self, change: Change, limit: Duration) -> Result<Reply, ClientError> {
-        let numbered = Numbered::begin(self);
-        let call = Call::Write(numbered.write(change));
         let begun = Instant::now();
         let until = begun + limit;
+        let Ok(mut numbered) = timeout_at(until, self.numbering.next(random)).await else {
+            let why = "the first change of this client has had no answer yet".to_owned();
+            return Err(Rejection::NoLeader { waited: begun.elapsed(), why }.into());
+        };
+        let call = Call::Write(numbered.write(change));
         let mut may_be_applied = false;
         loop {
             let asked = Instant::now();
@@ -184,7 +183,11 @@ impl Client {
                     }
                     no_leader.into()
                 }
-                Ok(answer) => return Ok(answer?),
+                Ok(answer) => {
+                    let reply = answer?;
+                    numbered.is_known();
+                    return Ok(reply);
+                }
                 Err(Failure::Protocol { endpoint, why }) => return Err(ClientError::Protocol { endpoint, why }),
                 Err(Failure::Unreachable(tried)) => ClientError::Unreachable { tried },
                 Err(Failure::Lost { endpoint, why, may_be_done }) => {
@@ -330,35 +333,6 @@ impl Client {
         let bound = quic::bind_dialler(&self.identity, &Tuning::client())
             .map_err(|error| format!("no UDP socket can be opened: {error}"))?;
         Ok(self.socket.get_or_init(|| bound.endpoint).clone())
-    }
-}
-
-/// A sequence number that counts as unanswered until this is dropped.
-struct Numbered<'c> {
-    client: &'c Client,
-    sequence: u64,
-    lowest_unanswered: u64,
-}
-
-impl<'c> Numbered<'c> {
-    fn begin(client: &'c Client) -> Self {
-        let mut sequences = lock(&client.sequences);
-        sequences.last += 1;
-        let sequence = sequences.last;
-        sequences.unanswered.insert(sequence);
-        let lowest_unanswered = sequences.unanswered.first().copied().unwrap_or(sequence);
-        Self { client, sequence, lowest_unanswered }
-    }
-
-    fn write(&self, change: Change) -> Write {
-        let Self { client, sequence, lowest_unanswered } = self;
-        Write { client: client.id, sequence: *sequence, lowest_unanswered: *lowest_unanswered, change }
-    }
-}
-
-impl Drop for Numbered<'_> {
-    fn drop(&mut self) {
-        lock(&self.client.sequences).unanswered.remove(&self.sequence);
     }
 }
 

@@ -77,6 +77,13 @@ name!(NodeName, "The configured name of a node: `n1`. It stands in the node's ce
 name!(TreeName, "The name of a tree: `shop`. Its root supervisor is `/shop`.");
 name!(ChildId, "The name of a child under its supervisor: `web`.");
 
+impl ChildId {
+    /// The name of a worker of a pool: its index.
+    pub fn index(index: u32) -> Self {
+        Self(index.to_string().into())
+    }
+}
+
 /// The place of a supervisor or child in a tree: `/shop/ingest/connection`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! No rules live here (see `pando-supervision`) and nothing here starts a process. The feature `client` adds identities
-//! and QUIC with mutual TLS, the feature `spec-files` the reader of TOML and JSON specs; `golden` is
-//! for tests.
+//! and QUIC with mutual TLS, the feature `spec-files` the reader of TOML and JSON specs, the feature `worker` what
+//! workers and nodes say to each other and the worker's side of it; `golden` is for tests.
 
 pub mod cause;
 #[cfg(feature = "client")]
@@ -17,6 +17,7 @@ pub mod codec;
 #[cfg(any(test, feature = "golden"))]
 pub mod golden;
 pub mod ids;
+pub mod mail;
 pub mod message;
 pub mod rejection;
 pub mod role;
@@ -25,3 +26,5 @@ pub mod spec;
 #[cfg(feature = "spec-files")]
 pub mod spec_file;
 pub mod view;
+#[cfg(feature = "worker")]
+pub mod worker;

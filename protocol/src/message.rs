@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{ClientId, Incarnation, NodeName, Path, TreeName};
+use crate::mail::{DeadLetterRow, Leftover, Letters, MailboxRow, NewMessage, Payload, Sent};
 use crate::rejection::Rejection;
 use crate::spec::{Signal, TreeSpec};
 use crate::view::{ClusterRow, EventRow, Explanation, HistoryRow, MemberRow, NodeRow, TreeRow, Verdict};
@@ -33,7 +34,8 @@ const VERSIONS_TO_ANSWER: u8 = 64;
 pub enum Channel {
     /// A client's request: one [`Call`].
     Client = 1,
-    /// A runner's session: [`crate::session::RunnerWord`]s one way, [`crate::session::LeaderWord`]s the other.
+    /// A runner's session: [`crate::session::RunnerWord`]s one way, [`crate::session::LeaderWord`]s the other. All but beats and
+    /// messages.
     Session = 2,
     /// Raft, one append stream.
     RaftAppend = 3,
@@ -41,14 +43,27 @@ pub enum Channel {
     RaftCall = 4,
     /// Between nodes: one request.
     Peer = 5,
+    /// A runner's beats, and their answers.
+    Lease = 6,
+    /// Messages for the workers of a runner.
+    Mail = 7,
 }
 
 impl Channel {
     /// The channel with this byte.
     pub fn from_byte(byte: u8) -> Option<Self> {
-        [Self::Client, Self::Session, Self::RaftAppend, Self::RaftCall, Self::Peer]
+        [Self::Client, Self::Session, Self::RaftAppend, Self::RaftCall, Self::Peer, Self::Lease, Self::Mail]
             .into_iter()
-            .find(|c| *c as u8 == byte)
+            .find(|channel| *channel as u8 == byte)
+    }
+
+    /// Of what waits for a connection, streams of a higher rank go first. A beat that waited behind messages would cost a lease.
+    pub fn rank(self) -> i32 {
+        match self {
+            Self::Lease => 1,
+            Self::Client | Self::Session | Self::RaftAppend | Self::RaftCall | Self::Peer => 0,
+            Self::Mail => -1,
+        }
     }
 }
 
@@ -191,6 +206,48 @@ pub enum Change {
     /// Forgets a node whose machine is gone, by an operator's oath: what was kept there counts as ended, and starts elsewhere.
     /// Refused while a lease of it may run.
     RemoveDeadNode(NodeName),
+    /// As [`Self::Apply`], and says what becomes of the messages of mailboxes that are not in the spec any more.
+    ApplyLeaving(TreeSpec, Leftover),
+    /// As [`Self::Delete`], and says what becomes of the messages of its mailboxes.
+    DeleteLeaving(TreeName, Leftover),
+    /// Gives a pool another number of workers, until its spec is applied again.
+    Scale {
+        /// The pool.
+        pool: Path,
+        /// How many.
+        count: u32,
+    },
+    /// Puts messages into a mailbox, all of them or none.
+    Send {
+        /// The worker or pool.
+        to: Path,
+        /// They; at most [`crate::mail::MAX_BATCH`], and [`crate::mail::MAX_BATCH_BYTES`] together.
+        messages: Vec<NewMessage>,
+        /// Whether the reply is kept for whoever asks for it. One message only.
+        asks: bool,
+    },
+    /// Hands nothing out of a mailbox any more, until it is resumed. What is held is settled as ever.
+    Pause(Path),
+    /// Hands out of a paused mailbox again.
+    Resume(Path),
+    /// Dead letters wait for workers again: the same ids, attempts from zero, a new life.
+    Redrive {
+        /// Their mailbox.
+        from: Path,
+        /// Which.
+        letters: Letters,
+        /// How many a second, at least 1; `None`: all at once.
+        rate: Option<u32>,
+    },
+    /// Forgets dead letters.
+    PurgeDead {
+        /// Their mailbox.
+        from: Path,
+        /// Which.
+        letters: Letters,
+    },
+    /// Forgets the messages of a mailbox that wait.
+    PurgeWaiting(Path),
 }
 
 /// What a change did.
@@ -200,6 +257,17 @@ pub struct Changed {
     pub differences: Vec<Difference>,
     /// The number of the last event in the state after it: a place from which to follow.
     pub event: u64,
+    /// What became of messages, where it was about some.
+    pub mail: Option<MailChanged>,
+}
+
+/// What a change did to messages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MailChanged {
+    /// They were sent.
+    Sent(Sent),
+    /// So many were redriven or purged.
+    Moved(u64),
 }
 
 /// One difference between what is and what a spec says.
@@ -262,6 +330,35 @@ pub enum Query {
     Settled(Path),
     /// Who takes part in Raft, learners included: [`Found::Members`].
     Members,
+    /// The mailboxes at and below a path, or all: [`Found::Mailboxes`].
+    Mailboxes(Option<Path>),
+    /// Dead letters in order of number: [`Found::DeadLetters`].
+    DeadLetters {
+        /// The mailbox.
+        of: Path,
+        /// Which.
+        letters: Letters,
+        /// Only those with a higher number than this.
+        after: u64,
+        /// At most so many; at most 1,000 are given, and fewer where they are large: whoever wants all asks until none comes.
+        limit: u32,
+        /// Whether with headers, payloads and what workers wrote to standard error.
+        whole: bool,
+    },
+    /// One dead letter with its payload: [`Found::DeadLetters`], with one.
+    DeadLetter {
+        /// The mailbox.
+        of: Path,
+        /// Its id.
+        id: String,
+    },
+    /// What became of a message that was sent with `asks`: [`Found::Asked`].
+    Asked {
+        /// The mailbox.
+        of: Path,
+        /// Its number.
+        number: u64,
+    },
 }
 
 /// The answer to a [`Call`] with one answer.
@@ -329,6 +426,41 @@ pub enum Found {
     Settled(Settled),
     /// Voters and learners, in order of name.
     Members(Vec<MemberRow>),
+    /// Mailboxes in tree order.
+    Mailboxes(Vec<MailboxRow>),
+    /// Dead letters in order of number.
+    DeadLetters {
+        /// They.
+        letters: Vec<DeadLetterRow>,
+        /// How many there are that the question is about, whatever its limit.
+        total: u64,
+    },
+    /// What became of a message.
+    Asked(Asked),
+}
+
+/// What became of a message whose sender waits for a reply.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Asked {
+    /// It waits for a worker, or one works on it.
+    Open {
+        /// Attempts at it that have ended.
+        attempts: u32,
+        /// How the last of them ended, in a sentence.
+        last: Option<String>,
+    },
+    /// It is done.
+    Done {
+        /// The worker's reply, where it gave one.
+        reply: Option<Payload>,
+    },
+    /// It will get no reply: it is a dead letter, or was purged.
+    Dead {
+        /// Why, in a sentence.
+        why: String,
+    },
+    /// It is not known, or not any more: replies are kept for a minute.
+    Unknown,
 }
 
 /// Whether what a spec asks for is there.

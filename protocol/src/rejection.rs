@@ -136,6 +136,45 @@ pub enum Rejection {
         /// Why not, and what to do.
         why: String,
     },
+    /// The member has no mailbox.
+    #[error("{path} has no mailbox{}: only workers with the key mailbox have one, `pando mailbox` lists them", did_you_mean(.nearest))]
+    NoMailbox {
+        /// The path that was asked for.
+        path: Path,
+        /// The mailbox that may be meant: of the pool of a worker, or one whose path looks alike.
+        nearest: Option<Path>,
+    },
+    /// A mailbox, or all of them together, has no room.
+    #[error(
+        "{path} is full: {why}; nothing was taken in. Send again once workers have caught up, purge dead letters, or raise the bound"
+    )]
+    MailboxFull {
+        /// The mailbox.
+        path: Path,
+        /// Which bound, and how it stands.
+        why: String,
+    },
+    /// A message that nobody could take.
+    #[error("message {index} of the request is refused: {why}; none of them was taken in")]
+    BadMessage {
+        /// Its place in the request, from 0.
+        index: u64,
+        /// Why.
+        why: String,
+    },
+    /// The rules that the cluster goes by do not have this yet.
+    #[error(
+        "{what} needs the rules of version {needed}, and the cluster goes by version {current}: it switches by itself once every \
+         voter runs a newer pando; `pando cluster members` shows the voters"
+    )]
+    RulesTooOld {
+        /// What was asked for.
+        what: String,
+        /// The version that has it.
+        needed: u32,
+        /// The version that holds.
+        current: u32,
+    },
 }
 
 fn did_you_mean(path: &Option<Path>) -> String {

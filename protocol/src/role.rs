@@ -40,7 +40,7 @@ impl Role {
             Self::Node => "do everything that a node has to do",
             Self::Admin => "do everything",
             Self::Viewer => "read everything and change nothing",
-            Self::Producer => "only put messages into mailboxes and ask for replies (not yet built)",
+            Self::Producer => "only put messages into mailboxes and ask for replies",
         }
     }
 }

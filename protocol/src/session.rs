@@ -1,9 +1,15 @@
 //! What a runner and the leader say to each other over a session. Design section 6.
 //!
 //! ```text
-//!   runner ── Ask, Beat, Observe ──► every voter        (one stream to each)
-//!   runner ◄── Granted, Answer, Desired, Applied ── the confirmed leader only
+//!   runner ── Ask, Holds, Observe ──► every voter        over three streams to each:
+//!   runner ◄── Granted, Desired, Applied ── the confirmed leader only          Session
+//!   runner ── Beat ──► ◄── Answer                                              Lease
+//!   runner ── Holds ──► ◄── Hands                                              Mail
 //! ```
+//!
+//! What holds up one stream does not hold up another: a lease is renewed, and children start and stop, however many messages are
+//! on their way. No order is needed between them. Hands are only made for runs that said that they are ready, so they never come
+//! before their run; what a worker settled is said on the stream, and with the numbers, on which its end is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +18,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::cause::Exit;
 use crate::ids::{Incarnation, NodeName, Path, SessionId};
+use crate::mail::{Hand, Readiness, Settlement};
 use crate::spec::{Label, ProcessSpec};
 
 /// From a runner to each voter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RunnerWord {
-    /// The first word on a session stream, and again while no session is granted.
+    /// Again and again while no session is granted.
     Ask(SessionRequest),
     /// Asks for the lease to be renewed.
     Beat {
@@ -38,6 +45,13 @@ pub enum RunnerWord {
         number: u64,
         /// What happened.
         observation: Observation,
+    },
+    /// The session that is held here, on streams that beats do not go over.
+    Holds {
+        /// The session.
+        session: SessionId,
+        /// The newest hand of it that has come: those after it are missing.
+        hand: u64,
     },
 }
 
@@ -100,6 +114,8 @@ pub enum Observation {
         incarnation: Incarnation,
         /// How it ended.
         exit: Exit,
+        /// The hands that a worker had started to work on and not settled: they are accused of its ending.
+        started: Vec<u64>,
     },
     /// The run was asked to end before it started; the runner promises that it never will start.
     NeverStarted {
@@ -121,6 +137,17 @@ pub enum Observation {
         /// The runs.
         runs: Vec<Ending>,
     },
+    /// A worker says what it is ready for. Its word comes once in each run, before any other of it.
+    WorkerReady {
+        /// The worker.
+        path: Path,
+        /// The run.
+        incarnation: Incarnation,
+        /// What for.
+        readiness: Readiness,
+    },
+    /// Workers settled what they hold.
+    Settled(Vec<Settlement>),
 }
 
 /// From the confirmed leader to a runner.
@@ -164,6 +191,13 @@ pub enum LeaderWord {
     },
     /// Who takes part in Raft now: whom to beat from here on.
     Members(Members),
+    /// Messages for workers of this session, in order of number. Those that are known already may come again.
+    Hands {
+        /// The session.
+        session: SessionId,
+        /// They.
+        hands: Vec<Hand>,
+    },
 }
 
 /// Who takes part in Raft, as of an entry of the log.

@@ -16,10 +16,12 @@ mod budget;
 mod check;
 mod flat;
 mod label;
+mod mailbox;
 mod signal;
 
 pub use check::SpecMistake;
 pub use label::Label;
+pub use mailbox::{Attempts, MailboxSpec};
 pub use signal::Signal;
 
 /// Most children and supervisors in one tree.
@@ -38,6 +40,13 @@ pub const MAX_BACKOFF: Duration = Duration::from_secs(86_400);
 pub const MAX_FACTOR: u32 = 100;
 /// The most percent of a delay that jitter can take: the rest keeps the loop from being tight.
 pub const MAX_JITTER: u8 = 90;
+
+/// The most that `max_attempts`, `suspect_after` and `max_node_losses` can be.
+pub const MAX_ATTEMPTS: u32 = 1_000;
+/// The most that `prefetch` can be.
+pub const MAX_PREFETCH: u32 = 10_000;
+/// The most that `max_messages` can be.
+pub const MAX_MESSAGES: u32 = 10_000_000;
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
@@ -86,8 +95,22 @@ pub struct ChildSpec {
 pub enum Work {
     /// A leaf: an operating system process.
     Process(Arc<ProcessSpec>),
+    /// Equal processes under a supervisor of their own.
+    Pool(Pool),
     /// An inner node.
     Supervisor(SupervisorSpec),
+}
+
+/// Equal processes, `0` to `count - 1`, with one budget and, where they have one, one mailbox. What else its [`ChildSpec`] says
+/// holds for each of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pool {
+    /// How many; at least 1.
+    pub count: u32,
+    /// The restart budget that they share. Default 5 within 10 s.
+    pub intensity: Intensity,
+    /// How to run each of them.
+    pub process: Arc<ProcessSpec>,
 }
 
 /// How to run, probe, place and stop a process.
@@ -117,6 +140,8 @@ pub struct ProcessSpec {
     pub on_exit: Vec<ExitRule>,
     /// What becomes of a run whose node falls silent. Default stop.
     pub on_disconnect: OnDisconnect,
+    /// What it is fed from. `None`: it is no worker.
+    pub mailbox: Option<MailboxSpec>,
 }
 
 /// A program and its arguments.
@@ -331,7 +356,29 @@ impl ProcessSpec {
             place: Place::default(),
             on_exit: Vec::new(),
             on_disconnect: OnDisconnect::Stop,
+            mailbox: None,
         }
+    }
+}
+
+impl ChildSpec {
+    /// The supervisor that a pool is: each of its processes as a child by its index. `None` for a child that is no pool.
+    pub fn as_supervisor(&self) -> Option<SupervisorSpec> {
+        let Work::Pool(Pool { count, intensity, process }) = &self.work else { return None };
+        let worker = |index: u32| ChildSpec {
+            id: ChildId::index(index),
+            restart: self.restart,
+            backoff: self.backoff,
+            significant: false,
+            work: Work::Process(process.clone()),
+        };
+        Some(SupervisorSpec {
+            strategy: Strategy::OneForOne,
+            intensity: *intensity,
+            auto_shutdown: AutoShutdown::Never,
+            colocate: false,
+            children: (0..*count).map(worker).collect(),
+        })
     }
 }
 

@@ -93,6 +93,19 @@ pub struct TreeRow {
     pub configured: u32,
     /// What it waits for, with the reason.
     pub waiting: Option<String>,
+    /// What stands in its mailbox, where it has one; a pool has it, and not its workers.
+    pub mailbox: Option<MailboxDepth>,
+}
+
+/// What stands in a mailbox, in `pando tree`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MailboxDepth {
+    /// Messages to be handed out, those in a delay or waiting for a verdict included.
+    pub waiting: u64,
+    /// Messages held by workers.
+    pub in_flight: u64,
+    /// Dead letters.
+    pub dead: u64,
 }
 
 /// Equal endings of a member, folded.
@@ -118,7 +131,7 @@ pub struct HistoryRow {
     pub last: u64,
     /// For an escalation, all levels below it: the process that crashed last stands last.
     pub chain: Vec<CauseRow>,
-    /// For an escalation, the earlier crashes that stood in the window, the oldest first.
+    /// For an escalation, the newest of the earlier crashes that stood in the window, the oldest first.
     pub earlier: Vec<CauseRow>,
 }
 

@@ -57,14 +57,16 @@ async fn what_the_cluster_refuses_ends_with_4_and_what_is_wrong_in_itself_with_2
         "bad.toml",
         "name = \"t\"\nintensty = \"unlimited\"\n[[children]]\nid = \"a\"\ncommand = [\"x\"]\n",
     );
-    spec_file(&cluster, "later.toml", "name = \"t\"\n[[children]]\nid = \"a\"\ncommand = [\"x\"]\ncount = 3\n");
+    let endless =
+        "name = \"t\"\n[[children]]\nid = \"a\"\ncommand = [\"x\"]\nmailbox = { max_attempts = \"unlimited\" }\n";
+    spec_file(&cluster, "endless.toml", endless);
     all_end_with(
         &cluster,
         2,
         &[
             ("apply bad.toml", "bad.toml:2:1: unknown key \"intensty\"; did you mean \"intensity\"?"),
             ("diff bad.toml", "bad.toml:2:1"),
-            ("apply later.toml", "later.toml:5:1: count is not yet built"),
+            ("apply endless.toml", "endless.toml:5:28: \"unlimited\" without a retry_delay"),
             ("apply nowhere.toml", "nowhere.toml: cannot be read"),
             ("apply t.text", "expected a name that ends in .toml or .json"),
             ("tree --output yaml", "possible values: table, json"),

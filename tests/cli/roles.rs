@@ -3,10 +3,10 @@
 use pando_protocol::client::identity::Role;
 use pando_tests::cluster::{Cluster, Options};
 
-use super::{Ran, TREE, pando, spec_file};
+use super::{Ran, TREE, apply_with_mailboxes, pando, spec_file};
 
 /// Every verb that reads.
-const READING: [&str; 12] = [
+const READING: [&str; 14] = [
     "tree",
     "status",
     "explain /t/stay",
@@ -19,9 +19,11 @@ const READING: [&str; 12] = [
     "cluster members",
     "diff t.toml",
     "apply t.toml --dry-run",
+    "mailbox",
+    "dead-letters ls /t/fed",
 ];
 /// Every verb that changes something.
-const CHANGING: [&str; 8] = [
+const CHANGING: [&str; 13] = [
     "apply t.toml",
     "delete t",
     "start /t/stay",
@@ -30,7 +32,22 @@ const CHANGING: [&str; 8] = [
     "kill /t/stay",
     "cluster transfer",
     "cluster members promote n2",
+    "scale /t/fed 2",
+    "mailbox pause /t/fed",
+    "mailbox purge /t/fed --yes",
+    "dead-letters redrive /t/fed --id x",
+    "delete t --purge",
 ];
+/// Every verb that puts messages into mailboxes.
+const PRODUCING: [&str; 3] = ["send /t/fed hello", "send /t/fed --lines t.toml", "ask /t/fed hello --timeout 0s"];
+/// A worker, to be added to [`TREE`].
+const FED: &str = r#"
+[[children]]
+id = "fed"
+command = ["sleep", "infinity"]
+ready = { exec = ["true"] }
+mailbox = {}
+"#;
 
 /// Runs `pando` as whoever `issue` made, against one node.
 #[track_caller]
@@ -44,8 +61,9 @@ fn pando_as(cluster: &Cluster, holder: &str, node: &str, line: &str) -> Ran {
 #[tokio::test]
 async fn a_viewer_reads_everything_and_changes_nothing_whichever_node_it_asks() {
     let cluster = Cluster::with(Options { voters: 1, agents: 1, ..Options::default() }).await;
-    spec_file(&cluster, "t.toml", TREE);
-    pando(&cluster, "apply t.toml --wait").with_code(0);
+    spec_file(&cluster, "t.toml", &format!("{TREE}{FED}"));
+    apply_with_mailboxes(&cluster, "t.toml").await.with_code(0);
+    pando(&cluster, "wait t").with_code(0);
     cluster.issue("eve", Role::Viewer);
     for node in ["n1", "n2"] {
         for line in READING {
@@ -56,6 +74,10 @@ async fn a_viewer_reads_everything_and_changes_nothing_whichever_node_it_asks() 
             let ran = pando_as(&cluster, "eve", node, line).with_code(4);
             assert!(ran.stderr.contains("needs a certificate with the role admin"), "{line} on {node}: {ran:#?}");
             assert!(ran.stderr.contains("yours has the role viewer"), "{line} on {node}: {ran:#?}");
+        }
+        for line in PRODUCING {
+            let ran = pando_as(&cluster, "eve", node, line).with_code(4);
+            assert!(ran.stderr.contains("needs a certificate with the role producer or admin"), "{line}: {ran:#?}");
         }
         let after = cluster.row("/t/stay").await;
         assert_eq!((after.incarnation, after.state), (before.incarnation, before.state), "nothing was changed");
@@ -74,6 +96,29 @@ async fn a_producer_is_refused_with_what_it_may_do_also_where_it_asks_for_a_stre
                 "{line}: {ran:#?}"
             );
         }
+    }
+}
+
+#[tokio::test]
+async fn a_producer_sends_and_asks_and_does_nothing_else() {
+    let cluster = Cluster::with(Options { voters: 1, agents: 1, ..Options::default() }).await;
+    spec_file(&cluster, "t.toml", &format!("{TREE}{FED}"));
+    apply_with_mailboxes(&cluster, "t.toml").await.with_code(0);
+    pando(&cluster, "wait t").with_code(0);
+    cluster.issue("till", Role::Producer);
+    for node in ["n1", "n2"] {
+        pando_as(&cluster, "till", node, "send /t/fed hello").with_code(0);
+        pando_as(&cluster, "till", node, "send /t/fed --lines t.toml").with_code(0);
+        // Nobody answers, and that is all that is wrong.
+        let asked = pando_as(&cluster, "till", node, "ask /t/fed hello --timeout 0s").with_code(5);
+        assert!(asked.stderr.contains("it stays in the mailbox"), "{asked:#?}");
+        let before = pando(&cluster, "mailbox /t/fed --output json").with_code(0).json();
+        for line in READING.iter().chain(&CHANGING) {
+            let ran = pando_as(&cluster, "till", node, line).with_code(4);
+            assert!(ran.stderr.contains("yours has the role producer"), "{line} on {node}: {ran:#?}");
+        }
+        let after = pando(&cluster, "mailbox /t/fed --output json").with_code(0).json();
+        assert_eq!((&after["waiting"], &after["paused"]), (&before["waiting"], &before["paused"]));
     }
 }
 

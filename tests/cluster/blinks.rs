@@ -3,32 +3,24 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use pando_tests::cluster::{Cluster, Options, SOON, free_address};
-use pando_tests::wait::wait_until;
+use pando_tests::cluster::{Cluster, LEASE, sleeper};
+use pando_tests::wait::pass;
 use rustix::process::Signal;
 
-use crate::relay::Relay;
+use crate::relay::behind_relays;
 
 const CHILDREN: usize = 30;
 
 /// What runs: each process by its number and when it began, which name it for good.
 async fn thirty_healthy_children(cluster: &Cluster) -> BTreeMap<u32, u64> {
-    let child = |number| format!("[[children]]\nid = \"c{number}\"\ncommand = [\"sleep\", \"1000\"]\n");
-    let spec = format!("name = \"t\"\n{}", (0..CHILDREN).map(child).collect::<String>());
-    cluster.apply(&spec).await;
-    cluster.whole("/t").await;
+    let child = |number| sleeper(&format!("c{number}"));
+    cluster.bring_up(&format!("name = 't'\n{}", (0..CHILDREN).map(child).collect::<String>())).await;
     let running = cluster.all_children();
     assert_eq!(running.len(), CHILDREN);
     for row in cluster.node_rows().await {
         assert_eq!(row.children as usize, CHILDREN / 3, "spread over all nodes: {row:?}");
     }
     running
-}
-
-/// For so long, whatever else is true.
-async fn pass(time: Duration) {
-    let end = Instant::now() + time;
-    wait_until("time to pass", time + SOON, async || Instant::now(), |now| *now >= end).await;
 }
 
 async fn assert_untouched(cluster: &Cluster, before: &BTreeMap<u32, u64>) {
@@ -47,10 +39,9 @@ async fn t24_a_transfer_of_leadership_and_a_short_pause_of_the_leader_restart_no
     let mut cluster = Cluster::start().await;
     let before = thirty_healthy_children(&cluster).await;
     let leader = cluster.leader().await;
-    let other = ["n1", "n2", "n3"].into_iter().find(|name| *name != leader).expect("another node");
-    let moved = cluster.cli(&["cluster", "transfer", other]);
-    assert!(moved.status.success(), "{}", String::from_utf8_lossy(&moved.stderr));
-    assert_eq!(cluster.leader().await, other);
+    let other = &cluster.others(&leader)[0];
+    cluster.done(&["cluster", "transfer", other]);
+    assert_eq!(cluster.leader().await, *other);
     assert_untouched(&cluster, &before).await;
 
     let paused = cluster.leader().await;
@@ -59,7 +50,7 @@ async fn t24_a_transfer_of_leadership_and_a_short_pause_of_the_leader_restart_no
     cluster.node(&paused).signal(Signal::CONT);
     cluster.all_up().await;
     // Whatever ends by the pause has ended when two leases are over.
-    pass(Duration::from_secs(4)).await;
+    pass(LEASE * 2).await;
     assert_untouched(&cluster, &before).await;
 }
 
@@ -68,25 +59,15 @@ async fn t24_under_wan_a_delay_of_200_ms_between_peers_restarts_no_child() {
     /// The case has a minute. A session whose renewal does not come through is over after a lease of 20 s, so a lease and a
     /// quarter shows what a minute shows.
     const LONG: Duration = Duration::from_secs(25);
-    let (mut listens, mut addresses, mut relays) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..3 {
-        let node = free_address("127.0.0.1");
-        let relay = Relay::to(&node).await;
-        addresses.push(relay.address());
-        listens.push(node);
-        relays.push(relay);
-    }
-    let flags = vec!["--network".into(), "wan".into()];
-    let cluster = Cluster::with(Options { addresses, listens, flags, ..Options::default() }).await;
+    let (cluster, relays) = behind_relays(vec!["--network".into(), "wan".into()]).await;
     let before = thirty_healthy_children(&cluster).await;
     relays.iter().for_each(|relay| relay.trouble(0, Duration::from_millis(200)));
     pass(LONG).await;
     // The cluster works meanwhile: a change goes through, by the delayed network too.
     let asked = Instant::now();
-    let changed = cluster.cli(&["stop", "/t/c0"]);
-    assert!(changed.status.success(), "{}", String::from_utf8_lossy(&changed.stderr));
+    cluster.done(&["stop", "/t/c0"]);
     assert!(asked.elapsed() >= Duration::from_millis(400), "the delay is real: {:?}", asked.elapsed());
-    assert!(cluster.cli(&["start", "/t/c0"]).status.success());
+    cluster.done(&["start", "/t/c0"]);
     relays.iter().for_each(|relay| relay.trouble(0, Duration::ZERO));
     cluster.whole("/t").await;
     let after = cluster.all_children();

@@ -3,12 +3,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pando_protocol::cause::CauseClass;
 use pando_protocol::view::{State, TreeRow, Verdict};
-use pando_tests::cluster::{Cluster, Options, SOON, send};
-use pando_tests::wait::wait_until;
+use pando_tests::cluster::{Cluster, Options, SOON, said, send, sleeper, sleepers};
+use pando_tests::wait::{pass, wait_until};
 use rustix::process::Signal;
 
 /// A child that writes a line with the time for each start, in milliseconds, then does `then`.
@@ -27,6 +27,15 @@ fn starts(file: &Path) -> Vec<u64> {
 fn file(cluster: &Cluster) -> PathBuf {
     cluster.folder().join("starts")
 }
+
+/// Waits until a tree has failed.
+async fn fails(cluster: &Cluster) {
+    let failed = |rows: &Vec<TreeRow>| rows.iter().any(|row| row.state == State::Failed);
+    wait_until("the tree to fail", SOON, async || cluster.tree().await, failed).await;
+}
+
+/// So long three nodes are looked at before they have anything to do.
+const IDLE: Duration = Duration::from_secs(2);
 
 /// CPU time of a process so far.
 fn cpu(pid: u32) -> Duration {
@@ -50,7 +59,11 @@ async fn t1_restarts_are_paced_and_equal_endings_fold() {
     let starts_file = file(&cluster);
     let command = stamping(&starts_file, "echo boom >&2; exit 1");
     let nodes: Vec<u32> = cluster.nodes().map(|node| node.pid()).collect();
-    let before: Duration = nodes.iter().map(|pid| cpu(*pid)).sum();
+    let processor = || nodes.iter().map(|pid| cpu(*pid)).sum::<Duration>();
+    let (begun, before) = (Instant::now(), processor());
+    pass(IDLE).await;
+    let idle = (processor() - before).div_duration_f64(begun.elapsed());
+    let before = processor();
     cluster
         .apply(&format!(
             r#"
@@ -68,7 +81,7 @@ intensity = "unlimited"
     };
     wait_until("the verdict looping", SOON, async || cluster.tree().await, looping).await;
     let many = wait_until("ten starts", SOON, async || starts(&starts_file), |starts| starts.len() >= 10).await;
-    let spent: Duration = nodes.iter().map(|pid| cpu(*pid)).sum::<Duration>() - before;
+    let spent = processor() - before;
     let first = many[0];
     let in_three_seconds = many.iter().filter(|at| **at - first < 3_000).count();
     println!("starts in the first 3 s: {in_three_seconds}; CPU of three nodes meanwhile: {spent:?}");
@@ -80,9 +93,10 @@ intensity = "unlimited"
     // At most the cap, and what a start takes; half of them without a hitch of the machine.
     assert!(late.iter().all(|gap| *gap <= 1_000 + SLOW_START), "gaps at the cap: {late:?}");
     assert!(late.iter().filter(|gap| **gap <= 1_500).count() * 2 >= late.len(), "gaps at the cap: {late:?}");
-    // Three nodes that pace one child are idle most of the time, whatever they were built for: less than half a processor.
-    let passed = Duration::from_millis(many[many.len() - 1] - first);
-    assert!(spent <= passed / 2 + Duration::from_secs(1), "{spent:?} of processor in {passed:?}");
+    // Whatever they were built for and whatever the machine is: what they do beyond being idle, our questions included, is little.
+    let busy = spent.div_duration_f64(Duration::from_millis(many[many.len() - 1] - first));
+    println!("processors of three nodes: idle {idle:.2}, with a child that always fails {busy:.2}");
+    assert!(busy <= idle * 2.0 + 0.25, "idle {idle:.2}, with a child that always fails {busy:.2}");
     let history = cluster.history("/t/always").await;
     assert_eq!(history.len(), 1, "equal endings fold: {history:#?}");
     assert!(history[0].count >= 9 && history[0].charged, "{history:#?}");
@@ -106,8 +120,7 @@ command = {command}
 "#
         ))
         .await;
-    let failed = |rows: &Vec<TreeRow>| rows.iter().any(|row| row.state == State::Failed);
-    wait_until("the tree to fail", SOON, async || cluster.tree().await, failed).await;
+    fails(&cluster).await;
     assert_eq!(starts(&starts_file).len(), 6, "five restarts are six starts");
     let record = cluster.history("/t").await;
     let [escalation] = &record[..] else { panic!("{record:#?}") };
@@ -116,8 +129,8 @@ command = {command}
     let last = escalation.chain.last().expect("the crash below");
     assert_eq!((last.code, last.stderr.trim()), (Some(3), "last words"));
     assert_eq!(escalation.earlier.len(), 5, "the earlier five one step away");
-    let waited = cluster.cli(&["wait", "/t", "--timeout", "5s"]);
-    assert_eq!(waited.status.code(), Some(1), "{}", String::from_utf8_lossy(&waited.stderr));
+    let (code, words) = said(&cluster.cli(&["wait", "/t", "--timeout", "5s"]));
+    assert_eq!(code, Some(1), "{words}");
     assert!(!cluster.settled("/t").await.whole);
 }
 
@@ -126,22 +139,10 @@ const POWER_OFF: u64 = 3;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn t5_five_node_losses_are_free() {
-    let mut cluster = Cluster::start().await;
-    cluster
-        .apply(
-            r#"
-name = "t"
-intensity = { max_restarts = 2, within = "300s" }
-[[children]]
-id = "sleeper"
-command = ["sleep", "1000"]
-"#,
-        )
-        .await;
-    cluster.whole("/t").await;
+    let head = "name = 't'\nintensity = { max_restarts = 2, within = '300s' }";
+    let mut cluster = Cluster::running(&sleepers(head, &["sleeper"])).await;
     for loss in 1..=5u64 {
-        let before = cluster.row("/t/sleeper").await;
-        let home = before.node.clone().expect("it runs").to_string();
+        let (before, home) = (cluster.row("/t/sleeper").await, cluster.home("/t/sleeper").await);
         if loss == POWER_OFF {
             // Nobody is left to report it, as when the power goes: only the lease tells.
             let guard = cluster.node(&home).guard();
@@ -149,8 +150,7 @@ command = ["sleep", "1000"]
             send(guard, Signal::KILL);
         }
         cluster.node(&home).kill();
-        let moved = |row: &TreeRow| row.state == State::Running && row.incarnation > before.incarnation;
-        wait_until("the move", SOON, async || cluster.row("/t/sleeper").await, moved).await;
+        cluster.runs_anew("/t/sleeper", &before).await;
         let losses: u64 = cluster.explain("/t/sleeper").await.node_losses.iter().map(|(_, count)| count).sum();
         assert_eq!(losses, loss);
         cluster.node(&home).start();
@@ -176,20 +176,9 @@ command = ["sleep", "1000"]
 
 #[tokio::test(flavor = "multi_thread")]
 async fn t7_a_healthy_run_returns_the_backoff_to_its_base_and_a_shorter_one_does_not() {
-    let cluster = Cluster::start().await;
-    cluster
-        .apply(
-            r#"
-name = "t"
-[[children]]
-id = "child"
-command = ["sleep", "1000"]
-backoff = { base = "50ms", cap = "10s", factor = 15, jitter = 0, reset_after = "5s" }
-intensity = "unlimited"
-"#,
-        )
-        .await;
-    cluster.whole("/t").await;
+    let backoff = "backoff = { base = '50ms', cap = '10s', factor = 15, jitter = 0, reset_after = '5s' }";
+    let child = format!("{}{backoff}\nintensity = 'unlimited'\n", sleeper("child"));
+    let cluster = Cluster::running(&format!("name = 't'\n{child}")).await;
     // Nothing is drawn, so that the decision holds the delay to the millisecond.
     assert_eq!(delay_after(&cluster, 0).await, "50 ms");
     assert_eq!(delay_after(&cluster, 0).await, "750 ms");
@@ -206,8 +195,7 @@ async fn delay_after(cluster: &Cluster, millis: u64) -> String {
     let before = wait_until("the run", SOON, async || cluster.row("/t/child").await, ran).await;
     let kill = async || cluster.cli(&["kill", "/t/child"]);
     wait_until("the kill", SOON, kill, |killed| killed.status.success()).await;
-    let restarted = |row: &TreeRow| row.state == State::Running && row.incarnation > before.incarnation;
-    wait_until("the restart", SOON, async || cluster.row("/t/child").await, restarted).await;
+    cluster.runs_anew("/t/child", &before).await;
     let history = cluster.history("/t/child").await;
     let last = history.last().expect("an ending");
     println!("{}: {}", last.cause.message, last.decision);
@@ -235,8 +223,7 @@ command = {command}
 "#
         ))
         .await;
-    let failed = |rows: &Vec<TreeRow>| rows.iter().any(|row| row.state == State::Failed);
-    wait_until("the tree to fail", SOON, async || cluster.tree().await, failed).await;
+    fails(&cluster).await;
     assert_eq!(starts(&starts_file).len(), 9, "three under each of three pools");
     let record = cluster.history("/ladder").await;
     let chain: Vec<&str> = record.iter().flat_map(|entry| &entry.chain).map(|cause| cause.path.as_str()).collect();
@@ -252,6 +239,6 @@ command = {command}
         assert!(ready.body.starts_with(why), "{ready:?}");
     }
     // Cleared by an operator, it begins again with all its budgets.
-    assert!(cluster.cli(&["restart", "/ladder"]).status.success());
+    cluster.done(&["restart", "/ladder"]);
     wait_until("nine more starts", SOON, async || starts(&starts_file).len(), |count| *count == 18).await;
 }

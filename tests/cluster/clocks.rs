@@ -3,17 +3,14 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pando_protocol::cause::CauseClass;
-use pando_protocol::view::{State, TreeRow};
 use pando_tests::beats::{lives, now, overlap};
-use pando_tests::cluster::{Cluster, Options, SOON, started_at};
-use pando_tests::wait::wait_until;
+use pando_tests::cluster::{Cluster, LEASE, Options, SOON, sleepers, started_at};
+use pando_tests::wait::{pass, wait_until};
 use rustix::process::Signal;
 
-/// Of the profile `lan`.
-const LEASE: Duration = Duration::from_secs(2);
 const YEAR_MS: u64 = 365 * 24 * 3600 * 1000;
 
 /// The library that moves the wall clock of a process and leaves all others alone.
@@ -21,11 +18,6 @@ fn faketime() -> PathBuf {
     let folders = fs::read_dir("/usr/lib").expect("/usr/lib").flatten().map(|entry| entry.path());
     let mut libraries = folders.map(|folder| folder.join("faketime/libfaketimeMT.so.1"));
     libraries.find(|library| library.exists()).expect("libfaketime; Debian: apt install faketime")
-}
-
-async fn pass(time: Duration) {
-    let end = Instant::now() + time;
-    wait_until("time to pass", time + SOON, async || Instant::now(), |now| *now >= end).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -64,22 +56,19 @@ async fn t26_a_wall_clock_may_jump_and_a_paused_node_wakes_up_without_its_childr
     };
     let (two, three) =
         (child("two", &of_n2, "require = [\"host=n2\"]"), child("three", &of_n3, "prefer = [\"host=n3\"]"));
-    cluster.apply(&format!("name = \"t\"\n{two}{three}")).await;
-    cluster.whole("/t").await;
+    cluster.bring_up(&format!("name = \"t\"\n{two}{three}")).await;
     let before = (cluster.row("/t/two").await, session_of(&cluster, "n2").await);
     let began = started_at(before.0.pid.expect("it runs"));
     let before_jumps = before.0.incarnation;
     // n2 leads while its clock jumps: what it stamps as wall-clock time decides nothing.
-    let moved = cluster.cli(&["cluster", "transfer", "n2"]);
-    assert!(moved.status.success(), "{}", String::from_utf8_lossy(&moved.stderr));
+    cluster.done(&["cluster", "transfer", "n2"]);
 
     for (offset, tree) in [("+2y", "ahead"), ("-1h", "behind")] {
         set_clock(offset);
         pass(LEASE * 2).await;
         let asked = now();
         assert_eq!(cluster.leader().await, "n2");
-        cluster.apply(&format!("name = \"{tree}\"\n[[children]]\nid = \"x\"\ncommand = [\"sleep\", \"1000\"]\n")).await;
-        cluster.whole(&format!("/{tree}")).await;
+        cluster.bring_up(&sleepers(&format!("name = '{tree}'"), &["x"])).await;
         let events = cluster.events().await;
         let stamped = events.last().expect("an event").at;
         let jumped = if tree == "ahead" { stamped > asked + YEAR_MS } else { stamped + 3_000_000 < asked };
@@ -93,15 +82,17 @@ async fn t26_a_wall_clock_may_jump_and_a_paused_node_wakes_up_without_its_childr
         assert_eq!(started_at(before.0.pid.expect("it runs")), began);
         assert_eq!(lives(&of_n2).len(), 1);
     }
-    assert!(cluster.history("/t/two").await.is_empty() && cluster.history("/t/three").await.is_empty());
+    for path in ["/t/two", "/t/three"] {
+        let history = cluster.history(path).await;
+        assert!(history.is_empty(), "{path}: {history:#?}");
+    }
 
     // The case has 60 s; what matters is longer than the lease, and some more.
     let (old, session) = (cluster.row("/t/three").await, session_of(&cluster, "n3").await);
     assert_eq!(old.node.as_ref().map(ToString::to_string), Some("n3".into()));
     let stopped = now();
     cluster.node("n3").signal(Signal::STOP);
-    let elsewhere = |row: &TreeRow| row.state == State::Running && row.incarnation > old.incarnation;
-    let new = wait_until("the child elsewhere", SOON, async || cluster.row("/t/three").await, elsewhere).await;
+    let new = cluster.runs_anew("/t/three", &old).await;
     assert_ne!(new.node, old.node);
     pass(LEASE * 2).await;
     cluster.node("n3").signal(Signal::CONT);

@@ -1,13 +1,15 @@
 //! Cases T6 and T27: what is asked for is no crash, and `pando node drain` tells the truth.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::process::{Output, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use pando_protocol::view::{NodeState, State, TreeRow};
 use pando_tests::beats::{lives, overlap, told};
-use pando_tests::cluster::{Cluster, Options, SOON};
-use pando_tests::wait::wait_until;
+use pando_tests::cluster::{Cluster, Options, SOON, said, send};
+use pando_tests::wait::{pass, wait_until};
+use rustix::process::Signal;
 
 fn beats(cluster: &Cluster, child: &str) -> PathBuf {
     cluster.folder().join(format!("beats-{child}"))
@@ -23,49 +25,37 @@ fn child(cluster: &Cluster, id: &str, stop_takes: u64, place: &str) -> String {
     )
 }
 
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
 fn labelled(name: &str) -> Vec<String> {
     vec!["--label".into(), format!("host={name}")]
-}
-
-async fn runs_again(cluster: &Cluster, path: &str, before: &TreeRow) -> TreeRow {
-    let again = |row: &TreeRow| row.state == State::Running && row.incarnation > before.incarnation;
-    wait_until(&format!("{path} again"), SOON, async || cluster.row(path).await, again).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn t6_stop_drain_update_and_shutdown_of_a_node_are_no_crashes() {
     let mut cluster = Cluster::with(Options { http: true, ..Options::default() }).await;
     let spec = format!("name = \"t\"\n{}", child(&cluster, "a", 100, ""));
-    cluster.apply(&spec).await;
-    cluster.whole("/t").await;
+    cluster.bring_up(&spec).await;
 
-    assert!(cluster.cli(&["stop", "/t/a"]).status.success());
+    cluster.done(&["stop", "/t/a"]);
     let stopped = |row: &TreeRow| row.state == State::Stopped;
     let before = wait_until("the stop", SOON, async || cluster.row("/t/a").await, stopped).await;
-    assert!(cluster.cli(&["start", "/t/a"]).status.success());
-    let before = runs_again(&cluster, "/t/a", &before).await;
+    cluster.done(&["start", "/t/a"]);
+    let before = cluster.runs_anew("/t/a", &before).await;
 
-    let drained = before.node.clone().expect("it runs").to_string();
-    let drain = cluster.cli(&["node", "drain", &drained]);
-    assert!(drain.status.success(), "{}", said(&drain));
+    let drained = cluster.home("/t/a").await;
+    cluster.done(&["node", "drain", &drained]);
     assert!(cluster.children(&drained).is_empty(), "nothing runs there once the command has returned");
-    let before = runs_again(&cluster, "/t/a", &before).await;
-    assert!(cluster.cli(&["node", "undrain", &drained]).status.success());
+    let before = cluster.runs_anew("/t/a", &before).await;
+    cluster.done(&["node", "undrain", &drained]);
 
     let version_2 = cluster.folder().join("version-2.toml");
     std::fs::write(&version_2, format!("{spec}env = {{ VERSION = \"2\" }}\n")).expect("a file");
-    let apply = cluster.cli(&["apply", &version_2.display().to_string(), "--wait"]);
-    assert!(apply.status.success(), "{}", said(&apply));
-    let before = runs_again(&cluster, "/t/a", &before).await;
+    cluster.done(&["apply", &version_2.display().to_string(), "--wait"]);
+    let before = cluster.runs_anew("/t/a", &before).await;
 
-    let home = before.node.clone().expect("it runs").to_string();
+    let home = cluster.home("/t/a").await;
     cluster.node(&home).terminate();
     assert!(cluster.node(&home).ended(SOON).success());
-    runs_again(&cluster, "/t/a", &before).await;
+    cluster.runs_anew("/t/a", &before).await;
 
     let history = cluster.history("/t/a").await;
     let causes: Vec<&str> = history.iter().map(|entry| entry.cause.message.as_str()).collect();
@@ -99,8 +89,7 @@ async fn three_on_n1(own_flags: fn(&str) -> Vec<String>) -> Cluster {
     for (id, stop_takes) in [("one", 50), ("two", 50), ("slow", SLOW_STOP.as_millis() as u64)] {
         spec.push_str(&child(&cluster, id, stop_takes, "prefer = [\"host=n1\"]"));
     }
-    cluster.apply(&spec).await;
-    cluster.whole("/t").await;
+    cluster.bring_up(&spec).await;
     assert_eq!(cluster.children("n1").len(), 3);
     cluster
 }
@@ -111,19 +100,14 @@ const THREE: [&str; 3] = ["one", "two", "slow"];
 async fn t27_a_drain_returns_when_all_have_stopped_and_their_replacements_are_ready() {
     let cluster = three_on_n1(labelled).await;
     let asked = Instant::now();
-    let drain = cluster.cli(&["node", "drain", "n1"]);
+    let words = cluster.done(&["node", "drain", "n1"]);
     let took = asked.elapsed();
     // At once, before anything can change.
     let left = cluster.children("n1");
-    assert!(drain.status.success(), "{}", said(&drain));
     assert_eq!(left, Vec::<u32>::new(), "all have stopped");
     assert!(cluster.settled("/t").await.whole, "their replacements are ready");
     assert!(took >= SLOW_STOP, "it returned after {took:?}");
-    assert!(
-        said(&drain).contains("n1 is drained: nothing runs there, and 3 moved children are ready"),
-        "{}",
-        said(&drain)
-    );
+    assert!(words.contains("n1 is drained: nothing runs there, and 3 moved children are ready"), "{words}");
     for id in THREE {
         let file = beats(&cluster, id);
         let seen = wait_until("a beat elsewhere", SOON, async || lives(&file), |lives| lives.len() == 2).await;
@@ -147,26 +131,89 @@ fn full(name: &str) -> Vec<String> {
 async fn t27_a_drain_without_spare_capacity_says_what_it_waits_for_and_fails_at_its_deadline() {
     let cluster = three_on_n1(full).await;
     let fill = |id: &str, node: &str| child(&cluster, id, 50, &format!("require = [\"host={node}\"]"));
-    cluster.apply(&format!("name = \"full\"\n{}{}", fill("x", "n2"), fill("y", "n3"))).await;
-    cluster.whole("/full").await;
+    cluster.bring_up(&format!("name = \"full\"\n{}{}", fill("x", "n2"), fill("y", "n3"))).await;
     let before = cluster.all_children();
-    let drain = cluster.cli(&["node", "drain", "n1", "--deadline", "2s"]);
-    assert_eq!(drain.status.code(), Some(1), "{}", said(&drain));
-    let words = said(&drain);
+    let (code, words) = said(&cluster.cli(&["node", "drain", "n1", "--deadline", "2s"]));
+    assert_eq!(code, Some(1), "{words}");
     assert!(words.contains("3 children still run there") && words.contains("room to leave n1"), "{words}");
     assert_eq!(cluster.all_children(), before, "all go on where they are");
     let waiting = cluster.row("/t/one").await.waiting.expect("it says what it waits for");
     assert!(waiting.contains("room to leave n1, which is drained"), "{waiting}");
     // Room appears: the drain, which goes on, is done.
-    assert!(cluster.cli(&["stop", "/full/x"]).status.success());
+    cluster.done(&["stop", "/full/x"]);
     let two_left = |pids: &Vec<u32>| pids.len() == 2;
     wait_until("one to move into the free slot", SOON, async || cluster.children("n1"), two_left).await;
-    assert!(cluster.cli(&["node", "undrain", "n1"]).status.success());
+    cluster.done(&["node", "undrain", "n1"]);
     cluster.whole("/t").await;
     for id in THREE {
         let lives = lives(&beats(&cluster, id));
         assert_eq!(overlap(&lives), None, "{id}: {lives:#?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn t27_a_group_stays_whole_on_a_drained_node_until_there_is_room_for_all_of_it() {
+    let cluster = Cluster::with(Options { own_flags: full, ..Options::default() }).await;
+    let members = ["a", "b"].map(|id| child(&cluster, id, 50, "prefer = [\"host=n1\"]"));
+    cluster
+        .bring_up(&format!("name = \"t\"\nstrategy = \"one_for_all\"\ncolocate = false\n{}", members.concat()))
+        .await;
+    let fill = |id: &str, node: &str| child(&cluster, id, 50, &format!("require = [\"host={node}\"]"));
+    cluster.bring_up(&format!("name = \"full\"\n{}{}", fill("x", "n2"), fill("y", "n3"))).await;
+    let first = cluster.row("/t/a").await;
+    let (code, words) = said(&cluster.cli(&["node", "drain", "n1", "--deadline", "1s"]));
+    assert_eq!(code, Some(1), "{words}");
+    assert!(words.contains("2 children still run there") && words.contains("room to leave n1"), "{words}");
+
+    // One crashes: the group restarts where it was, since there is no other place.
+    send(first.pid.expect("it runs"), Signal::KILL);
+    let second = cluster.runs_anew("/t/a", &first).await;
+    cluster.whole("/t").await;
+    assert_eq!((cluster.home("/t/a").await, cluster.home("/t/b").await), ("n1".into(), "n1".into()));
+    assert_eq!((second.restarts, cluster.row("/t/b").await.restarts), (1, 0));
+
+    // Room for one is not enough: nobody is stopped for it.
+    let before = cluster.children("n1");
+    cluster.done(&["stop", "/full/x"]);
+    let (code, words) = said(&cluster.cli(&["node", "drain", "n1", "--deadline", "1s"]));
+    assert_eq!((code, cluster.children("n1")), (Some(1), before), "{words}");
+
+    cluster.done(&["stop", "/full/y"]);
+    let words = cluster.done(&["node", "drain", "n1"]);
+    assert!(words.contains("n1 is drained: nothing runs there"), "{words}");
+    cluster.whole("/t").await;
+    let homes: BTreeSet<String> = [cluster.home("/t/a").await, cluster.home("/t/b").await].into();
+    assert_eq!(homes, ["n2".to_owned(), "n3".to_owned()].into());
+    let rows = [cluster.row("/t/a").await.restarts, cluster.row("/t/b").await.restarts];
+    assert_eq!(rows, [1, 0], "moving is no crash");
+    for id in ["a", "b"] {
+        assert_eq!(overlap(&lives(&beats(&cluster, id))), None, "{id}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn t27_a_drain_that_is_asked_again_waits_for_what_still_starts_elsewhere() {
+    let cluster = Cluster::with(Options { own_flags: labelled, ..Options::default() }).await;
+    let goes = cluster.folder().join("goes");
+    std::fs::write(&goes, "").expect("a file");
+    let probe = format!("ready = {{ exec = [\"test\", \"-e\", \"{}\"], within = \"2m\" }}\n", goes.display());
+    let spec = format!("name = \"t\"\n{}{probe}", child(&cluster, "a", 50, "prefer = [\"host=n1\"]"));
+    cluster.bring_up(&spec).await;
+    std::fs::remove_file(&goes).expect("it is there");
+    cluster.done(&["node", "drain", "n1", "--no-wait"]);
+    let has_left = |row: &TreeRow| row.node.as_ref().is_some_and(|node| node.as_str() != "n1");
+    wait_until("it to have left", SOON, async || cluster.row("/t/a").await, has_left).await;
+    let mut again = cluster.cli_command(&["node", "drain", "n1"]);
+    let mut again = again.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("pando runs");
+    pass(Duration::from_secs(1)).await;
+    assert_eq!(again.try_wait().expect("it is a child"), None, "it waits, since the probe fails elsewhere");
+    std::fs::write(&goes, "").expect("a file");
+    let (code, words) = said(&again.wait_with_output().expect("its end"));
+    assert_eq!(code, Some(0), "{words}");
+    assert!(cluster.settled("/t").await.whole, "it is ready elsewhere: {words}");
+    assert!(words.contains("n1 is drained: nothing runs there, and 1 moved children are ready"), "{words}");
+    let words = cluster.done(&["node", "drain", "n1"]);
+    assert!(words.contains("0 moved children are ready"), "nothing more is to do: {words}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -178,8 +225,7 @@ async fn t27_a_drain_that_is_cancelled_leaves_exactly_three_copies() {
     wait_until("the slow one to be told", SOON, async || told(&slow), |told| !told.is_empty()).await;
     drain.kill().expect("it still waits for the slow one");
     drain.wait().expect("its end");
-    let undrain = cluster.cli(&["node", "undrain", "n1"]);
-    assert!(undrain.status.success(), "{}", said(&undrain));
+    cluster.done(&["node", "undrain", "n1"]);
     let stopped = |lives: &std::collections::BTreeMap<u64, pando_tests::beats::Life>| lives.len() == 2;
     wait_until("the slow one elsewhere", SOON, async || lives(&slow), stopped).await;
     cluster.whole("/t").await;

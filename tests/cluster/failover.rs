@@ -1,35 +1,15 @@
 //! A node or the leader dies: what ran there runs elsewhere, and nothing is forgotten.
 
-use pando_protocol::view::{State, TreeRow};
-use pando_tests::cluster::{Cluster, SOON};
+use pando_tests::cluster::{Cluster, SOON, sleepers};
 use pando_tests::wait::wait_until;
-
-const SLEEPER: &str = r#"
-name = "t"
-[[children]]
-id = "sleeper"
-command = ["sleep", "1000"]
-"#;
-
-fn runs_elsewhere(rows: &[TreeRow], than: &str) -> bool {
-    rows.iter().any(|row| {
-        row.path.as_str() == "/t/sleeper"
-            && row.state == State::Running
-            && row.node.as_ref().is_some_and(|node| node.as_str() != than)
-    })
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_ran_on_a_killed_node_runs_elsewhere_and_nobody_pays() {
-    let mut cluster = Cluster::start().await;
-    cluster.apply(SLEEPER).await;
-    cluster.whole("/t").await;
-    let before = cluster.row("/t/sleeper").await;
-    let home = before.node.clone().unwrap().to_string();
+    let mut cluster = Cluster::running(&sleepers("name = 't'", &["sleeper"])).await;
+    let (before, home) = (cluster.row("/t/sleeper").await, cluster.home("/t/sleeper").await);
     cluster.node(&home).kill();
-    wait_until("the sleeper elsewhere", SOON, async || cluster.tree().await, |rows| runs_elsewhere(rows, &home)).await;
-    let after = cluster.row("/t/sleeper").await;
-    assert!(after.incarnation > before.incarnation, "{after:?}");
+    let after = cluster.runs_anew("/t/sleeper", &before).await;
+    assert_ne!(after.node, before.node);
     assert_eq!(after.restarts, 0, "a node loss is free");
     let history = cluster.history("/t/sleeper").await;
     assert_eq!(history.len(), 1, "{history:#?}");
@@ -38,9 +18,7 @@ async fn what_ran_on_a_killed_node_runs_elsewhere_and_nobody_pays() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_leader_may_be_killed_again_and_again_and_the_tree_lives_on() {
-    let mut cluster = Cluster::start().await;
-    cluster.apply(SLEEPER).await;
-    cluster.whole("/t").await;
+    let mut cluster = Cluster::running(&sleepers("name = 't'", &["sleeper"])).await;
     for _ in 0..3 {
         let leader = cluster.leader().await;
         cluster.node(&leader).kill();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use pando_protocol::cause::CauseClass;
-use pando_protocol::view::{State, TreeRow};
+use pando_protocol::view::TreeRow;
 use pando_tests::beats::{Life, lives, out_of_turn, outlived_a_generation, overlap, told};
 use pando_tests::cluster::{Cluster, Options, SOON, send, started_at};
 use pando_tests::wait::wait_until;
@@ -24,12 +24,12 @@ async fn group(strategy: &str, agents: usize) -> Cluster {
         let (witness, beats) = (env!("CARGO_BIN_EXE_witness"), beats(&cluster, member));
         spec.push_str(&format!(
             "[[children]]\nid = \"{member}\"\nplace = {{ require = [\"host={node}\"] }}\n\
+             ready = {{ notify = true, within = \"1m\" }}\n\
              command = [\"{witness}\", \"{}\", \"--stop-takes\", \"{STOP_TAKES}\"]\n",
             beats.display()
         ));
     }
-    cluster.apply(&spec).await;
-    cluster.whole("/t").await;
+    cluster.bring_up(&spec).await;
     cluster
 }
 
@@ -41,8 +41,11 @@ async fn row(cluster: &Cluster, member: &str) -> TreeRow {
     cluster.row(&format!("/t/{member}")).await
 }
 
-/// What a member's processes wrote down: its lives, and when it was told to stop.
-fn story(cluster: &Cluster, member: &str) -> (BTreeMap<u64, Life>, BTreeMap<u64, u64>) {
+/// The lives of a member, and when it was told to stop in each.
+type Story = (BTreeMap<u64, Life>, BTreeMap<u64, u64>);
+
+/// What a member's processes wrote down.
+fn story(cluster: &Cluster, member: &str) -> Story {
     let file = beats(cluster, member);
     (lives(&file), told(&file))
 }
@@ -60,12 +63,27 @@ async fn kill(cluster: &Cluster, member: &str) -> u64 {
     let before = row(cluster, member).await;
     let at = pando_tests::beats::now();
     send(before.pid.expect("it runs"), Signal::KILL);
-    let again = |row: &TreeRow| row.state == State::Running && row.incarnation > before.incarnation;
-    wait_until("the member again", SOON, async || row(cluster, member).await, again).await;
+    is_whole_again(cluster, &before, at).await;
+    at
+}
+
+/// Waits until another run of a member than `before` runs, and the whole group with it, all of it begun after `at`.
+async fn is_whole_again(cluster: &Cluster, before: &TreeRow, at: u64) {
+    cluster.runs_anew(before.path.as_str(), before).await;
     cluster.whole("/t").await;
     let file = beats(cluster, "c"); // The last one to start; its first beat may still come.
     wait_until("its first beat", SOON, async || lives(&file), |lives| lives.values().any(|life| life.first > at)).await;
-    at
+}
+
+/// The stories of all members, and the lives [`around`] this time; none of the later ones began before all of the former had
+/// ended.
+fn generation_after(cluster: &Cluster, time: u64) -> ([Story; 3], Vec<(u64, Life, Life)>) {
+    let stories = MEMBERS.map(|(member, _)| story(cluster, member));
+    let lived = stories.iter().map(|(lives, _)| around(lives, time)).collect::<Vec<_>>();
+    let last = lived.iter().map(|(_, before, _)| before.last).max().expect("three members");
+    let is_later = lived.iter().all(|(_, _, after)| after.first > last);
+    assert!(is_later, "no generation before the former has ended: {lived:#?}");
+    (stories, lived)
 }
 
 fn assert_in_order(cluster: &Cluster) {
@@ -118,13 +136,7 @@ async fn t9_rest_for_one_over_three_nodes_stops_in_reverse_and_starts_in_order_a
 async fn one_for_all_over_three_nodes_outlives_a_member_and_the_node_of_a_member() {
     let mut cluster = group("one_for_all", 1).await;
     let killed = kill(&cluster, "b").await;
-    let stories = MEMBERS.map(|(member, _)| story(&cluster, member));
-    let lived = stories.iter().map(|(lives, _)| around(lives, killed)).collect::<Vec<_>>();
-    let last = lived.iter().map(|(_, before, _)| before.last).max().expect("three members");
-    assert!(
-        lived.iter().all(|(_, _, after)| after.first > last),
-        "no generation before the former has ended: {lived:#?}"
-    );
+    let (stories, lived) = generation_after(&cluster, killed);
     assert!(lived.windows(2).all(|pair| pair[0].2.first < pair[1].2.first), "in start order: {lived:#?}");
     assert!(lived[2].1.last <= stories[0].1[&lived[0].0], "the last started one stops first: {lived:#?}");
     let restarts = async |cluster: &Cluster| {
@@ -135,21 +147,10 @@ async fn one_for_all_over_three_nodes_outlives_a_member_and_the_node_of_a_member
 
     // The node of C dies with all that runs there.
     let (before, killed) = (row(&cluster, "c").await, pando_tests::beats::now());
-    let home = before.node.clone().expect("it runs").to_string();
+    let home = cluster.home("/t/c").await;
     cluster.node(&home).kill();
-    let moved = |row: &TreeRow| row.state == State::Running && row.incarnation > before.incarnation;
-    wait_until("C elsewhere", SOON, async || row(&cluster, "c").await, moved).await;
-    cluster.whole("/t").await;
-    let file = beats(&cluster, "c");
-    wait_until("its first beat", SOON, async || lives(&file), |lives| lives.values().any(|life| life.first > killed))
-        .await;
-    let stories = MEMBERS.map(|(member, _)| story(&cluster, member));
-    let lived = stories.iter().map(|(lives, _)| around(lives, killed)).collect::<Vec<_>>();
-    let last = lived.iter().map(|(_, before, _)| before.last).max().expect("three members");
-    assert!(
-        lived.iter().all(|(_, _, after)| after.first > last),
-        "no generation before the former has ended: {lived:#?}"
-    );
+    is_whole_again(&cluster, &before, killed).await;
+    let (stories, _) = generation_after(&cluster, killed);
     assert_eq!(restarts(&cluster).await, [0, 1, 0], "a lost node is charged to nobody");
     let history = cluster.history("/t/c").await;
     let lost = history.last().expect("an ending");

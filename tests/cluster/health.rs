@@ -1,8 +1,8 @@
 //! What probes and Prometheus are told, from a whole cluster to one without a majority and back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use pando_tests::cluster::{Answer, Cluster, Options, SOON, path};
+use pando_tests::cluster::{Answer, Cluster, LEASE, Options, SOON, path, repository};
 use pando_tests::wait::wait_until;
 
 const SHOP: &str = r#"
@@ -26,8 +26,18 @@ id = "always"
 command = ["sh", "-c", "exit 3"]
 "#;
 
+/// Something with a mailbox, which nobody sends to.
+const MAIL: &str = r#"
+name = "mail"
+[[children]]
+id = "worker"
+command = ["sleep", "1000"]
+ready = { exec = ["true"] }
+mailbox = {}
+"#;
+
 /// Every metric of a voter: its type, and its unit where it has one.
-const FAMILIES: [(&str, &str, &str); 11] = [
+const FAMILIES: [(&str, &str, &str); 24] = [
     ("pando_restarts", "counter", ""),
     ("pando_endings", "counter", ""),
     ("pando_children_alive", "gauge", ""),
@@ -39,6 +49,19 @@ const FAMILIES: [(&str, &str, &str); 11] = [
     ("pando_leads", "gauge", ""),
     ("pando_view_age_seconds", "gauge", "seconds"),
     ("pando_session_held", "gauge", ""),
+    ("pando_lease_age_seconds", "gauge", "seconds"),
+    ("pando_children_looping", "gauge", ""),
+    ("pando_children_unreachable", "gauge", ""),
+    ("pando_raft_term", "gauge", ""),
+    ("pando_commit_seconds", "histogram", "seconds"),
+    ("pando_log_sync_seconds", "histogram", "seconds"),
+    ("pando_apply_seconds", "histogram", "seconds"),
+    ("pando_snapshot_seconds", "histogram", "seconds"),
+    ("pando_proposals_waiting", "gauge", ""),
+    ("pando_mail_on_its_way_bytes", "gauge", "bytes"),
+    ("pando_log_bytes", "gauge", "bytes"),
+    ("pando_last_snapshot_bytes", "gauge", "bytes"),
+    ("pando_disk_free_bytes", "gauge", "bytes"),
 ];
 
 async fn until(cluster: &Cluster, node: &str, path: &str, status: u16, body: &str) -> Answer {
@@ -68,12 +91,29 @@ fn has_every_family_with_its_help(metrics: &Answer) {
     }
 }
 
+/// What alert rules and the dashboard ask for is told, under that name.
+fn has_all_that_alerts_and_dashboard_ask_for(metrics: &Answer) {
+    let kinds = metrics.body.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let told: BTreeSet<&str> = kinds.filter_map(|line| line.split(' ').next()).collect();
+    for file in ["cluster.yml", "mail.yml", "dashboard.json"] {
+        let file = repository().join("examples/prometheus").join(file);
+        let text = std::fs::read_to_string(&file).expect("a file of the examples");
+        let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+        let asked: BTreeSet<&str> = words.filter(|word| word.starts_with("pando_")).collect();
+        assert!(asked.len() > 3, "{file:?}: {asked:?}");
+        for name in asked {
+            let family = ["_total", "_bucket"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+            assert!(told.contains(family), "{file:?} asks for {name}: {told:#?}");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn health_and_metrics_tell_a_crash_a_loss_a_failed_tree_its_clearing_and_the_loss_of_the_majority() {
     let mut cluster = Cluster::with(Options { agents: 1, http: true, ..Options::default() }).await;
     let voters = ["n1", "n2", "n3"];
-    cluster.apply(SHOP).await;
-    cluster.whole("/shop").await;
+    cluster.bring_up(SHOP).await;
+    cluster.bring_up(MAIL).await;
     let leader = cluster.leader().await;
     let others: Vec<&str> = voters.into_iter().filter(|voter| *voter != leader).collect();
 
@@ -87,7 +127,19 @@ async fn health_and_metrics_tell_a_crash_a_loss_a_failed_tree_its_clearing_and_t
         sample(&cluster, voter, r#"pando_children_configured{path="/shop/pool"}"#, |there| there == Some(1.0)).await;
         sample(&cluster, voter, "pando_leads", |leads| leads == Some(if voter == leader { 1.0 } else { 0.0 })).await;
         sample(&cluster, voter, "pando_view_age_seconds", |age| age == Some(0.0)).await;
-        has_every_family_with_its_help(&cluster.get(voter, "/metrics").await.expect("metrics"));
+        // What it did so far took its time; a lease is never older than its length, while it lasts.
+        for counted in ["pando_log_sync_seconds_count", "pando_apply_seconds_count"] {
+            sample(&cluster, voter, counted, |count| count > Some(3.0)).await;
+        }
+        let commits = |count| voter != leader || count > Some(1.0);
+        sample(&cluster, voter, "pando_commit_seconds_count", commits).await;
+        sample(&cluster, voter, "pando_raft_term", |term| term >= Some(1.0)).await;
+        sample(&cluster, voter, "pando_log_bytes", |bytes| bytes > Some(100.0)).await;
+        let age = |age: Option<f64>| age.is_some_and(|age| age < LEASE.as_secs_f64());
+        sample(&cluster, voter, "pando_lease_age_seconds", age).await;
+        let metrics = cluster.get(voter, "/metrics").await.expect("metrics");
+        has_every_family_with_its_help(&metrics);
+        has_all_that_alerts_and_dashboard_ask_for(&metrics);
     }
     until(&cluster, "n4", "/readyz", 200, "ok: n4 holds session").await;
     until(&cluster, "n4", "/readyz/shop", 404, "n4 is no voter and holds no state: ask a voter").await;

@@ -1,16 +1,20 @@
-//! The kill loop: nodes, guards, reapers, the leader and children die in turn, while nodes are drained and groups restart; no child
-//! ever runs twice at once, no group has two generations at once, and only what crashed is paid for.
+//! The kill loop: nodes, guards, reapers, the leader and children die in turn, while nodes are drained, voters come and go, and
+//! groups restart; no child ever runs twice at once, no group has two generations at once, and only what crashed is paid for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use pando_protocol::cause::CauseClass;
+use pando_protocol::ids::SessionId;
 use pando_protocol::view::{NodeRow, TreeRow};
 use pando_tests::beats::{lives, out_of_turn, outlived_a_generation, overlap};
 use pando_tests::cluster::{Cluster, Options, SOON, marked_processes, send};
 use pando_tests::wait::wait_until;
 use rustix::process::Signal;
+
+use crate::members::done;
+use crate::rotation::Rotation;
 
 /// How often something is killed; each kind comes in turn.
 const KILLS: usize = 50;
@@ -28,6 +32,11 @@ enum Victim {
 const VICTIMS: [Victim; 6] =
     [Victim::Node, Victim::Guard, Victim::NodeAndGuard, Victim::GuardAndReapers, Victim::Leader, Victim::Child];
 
+/// None to six of these pass between asking for a change of members and a kill; a change takes some 30 ms.
+const STAGE: Duration = Duration::from_millis(10);
+
+const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
+
 /// A group whose members prefer three nodes, and one that stays together.
 const GROUPS: [(&str, &str); 2] = [("all", "one_for_all"), ("rest", "rest_for_one")];
 const MEMBERS: [&str; 3] = ["a", "b", "c"];
@@ -37,7 +46,8 @@ const CRASHING: [&str; 3] = ["/t/a", "/all/b", "/rest/b"];
 fn child(cluster: &Cluster, path: &str, more: &str) -> String {
     let (witness, beats) = (env!("CARGO_BIN_EXE_witness"), beats(cluster, path).display().to_string());
     let id = path.rsplit('/').next().unwrap_or_default();
-    format!("[[children]]\nid = \"{id}\"\ncommand = [\"{witness}\", \"{beats}\"{more}\n")
+    let ready = "ready = { notify = true, within = \"1m\" }";
+    format!("[[children]]\nid = \"{id}\"\n{ready}\ncommand = [\"{witness}\", \"{beats}\"{more}\n")
 }
 
 fn spec(cluster: &Cluster) -> String {
@@ -68,46 +78,78 @@ async fn fifty_kills_leave_no_overlap_no_orphan_and_exact_counts() {
         cluster.apply(&group(&cluster, tree, strategy)).await;
     }
     whole(&cluster).await;
-    let (mut leaders, mut drains, mut crashes, mut killed) = (0, 0, BTreeMap::new(), BTreeMap::new());
+    let mut rotation = Rotation::begin(&mut cluster, &["--label", "host=n4"]).await;
+    let (mut leaders, mut drains, mut crashes_beside) = (0, 0, 0);
+    let (mut crashes, mut killed) = (BTreeMap::new(), BTreeMap::new());
     for round in 0..KILLS {
         let victim = VICTIMS[round % VICTIMS.len()];
         let leader = cluster.leader().await;
-        let busiest = cluster.node_rows().await.into_iter().max_by_key(|row| row.children).expect("a node");
-        let name = if victim == Victim::Leader { leader.clone() } else { busiest.name.to_string() };
-        if victim == Victim::Child {
-            let path = CRASHING[round / VICTIMS.len() % CRASHING.len()];
-            crash(&cluster, path).await;
-            *crashes.entry(path).or_insert(0) += 1;
-            whole(&cluster).await;
-            println!("kill {}: {path}: whole again", round + 1);
-            continue;
-        }
+        let emptied = rotation.to_empty();
+        let rows = cluster.node_rows().await;
+        let others = rows.iter().filter(|row| emptied != Some(row.name.as_str()));
+        let busiest = others.max_by_key(|row| row.children).expect("a node").name.to_string();
+        let name = match victim {
+            Victim::Child => None,
+            Victim::Leader => Some(leader.clone()),
+            _ => Some(busiest),
+        };
         // About half of the kills hit a cluster in which a node, the victim or another one, is just being emptied.
-        let drained = (round % 4 < 2).then(|| ["n1", "n2", "n3"][round % 3]);
-        if let Some(drained) = drained {
-            node_verb(&cluster, &["drain", drained, "--no-wait"]);
+        let is_drained = name.is_some() && round % 4 < 2;
+        let drained = is_drained.then(|| NODES[(round / 4 + round) % NODES.len()].to_owned());
+        if let Some(drained) = &drained {
+            done(&cluster, &format!("node drain {drained} --no-wait"));
             drains += 1;
         }
-        leaders += usize::from(name == leader);
-        // A node that only lost its guard sweeps and may still end its session by its word: then it is not lost.
-        let is_loss = !matches!(victim, Victim::Guard | Victim::GuardAndReapers);
-        let (all, losses) = killed.entry(name.clone()).or_insert((0u64, 0u64));
-        (*all, *losses) = (*all + 1, *losses + u64::from(is_loss));
-        let before = row_of(&cluster, &name).await.and_then(|row| row.session);
-        kill(&mut cluster, victim, &name);
-        cluster.node(&name).start();
-        // Until the cluster knows of the death, the former session looks like one of the node that was just started.
-        let row = async || row_of(&cluster, &name).await;
-        let again = |row: &Option<NodeRow>| row.as_ref().is_some_and(|row| row.session > before);
-        wait_until("a session of its own", SOON, row, again).await;
-        cluster.all_up().await;
-        if let Some(drained) = drained {
-            node_verb(&cluster, &["undrain", drained]);
+        // Until the cluster knows of a death, the former session looks like one of the node that was just started.
+        let dying: Vec<&str> = emptied.into_iter().chain(name.as_deref()).collect();
+        let before = rows.iter().filter(|row| dying.contains(&row.name.as_str()));
+        let before: Vec<_> = before.map(|row| (row.name.to_string(), row.session)).collect();
+        if let Some(emptied) = emptied {
+            note_kill(&mut killed, emptied, true);
+            cluster.node(emptied).kill();
+            rotation.start_empty(&mut cluster);
+        }
+        let path = CRASHING[round / VICTIMS.len() % CRASHING.len()];
+        let mut drained = drained;
+        if victim == Victim::Child {
+            // Nothing else may end it: a node is emptied meanwhile that has nothing to do with it.
+            again(&cluster, &before).await;
+            whole(&cluster).await;
+            drained = beside(&cluster, path).await;
+            if let Some(drained) = &drained {
+                done(&cluster, &format!("node drain {drained} --no-wait"));
+                drains += 1;
+                crashes_beside += 1;
+            }
+        }
+        let mut asked = rotation.ask(&cluster);
+        // So that changes are cut off at all of their stages.
+        tokio::time::sleep(STAGE * (round * 5 % 7) as u32).await;
+        rotation.note_death(&mut asked);
+        if let Some(name) = &name {
+            leaders += usize::from(*name == leader);
+            // A node that only lost its guard sweeps and may still end its session by its word: then it is not lost.
+            note_kill(&mut killed, name, !matches!(victim, Victim::Guard | Victim::GuardAndReapers));
+            kill(&mut cluster, victim, name);
+            cluster.node(name).start();
+            again(&cluster, &before).await;
+            cluster.all_up().await;
+        } else {
+            crash(&cluster, path).await;
+            *crashes.entry(path).or_insert(0) += 1;
+        }
+        rotation.settle(asked, &cluster).await;
+        if let Some(drained) = &drained {
+            done(&cluster, &format!("node undrain {drained}"));
         }
         whole(&cluster).await;
-        println!("kill {}: {victim:?} on {name}, drained {drained:?}: whole again", round + 1);
+        let name = name.as_deref().unwrap_or(path);
+        println!("kill {}: {victim:?} on {name}, drained {drained:?}, emptied {emptied:?}: whole again", round + 1);
     }
-    println!("{KILLS} kills, {leaders} of them of the leader, {drains} drains");
+    println!(
+        "{KILLS} kills, {leaders} of them of the leader, {drains} drains, {crashes_beside} of them beside a crash"
+    );
+    assert!(crashes_beside > 0, "some child crashed while a node was emptied");
     let (mut highest, mut all_endings) = (0, 0);
     for tree in ["t", "all", "rest"] {
         for id in MEMBERS {
@@ -140,12 +182,14 @@ async fn fifty_kills_leave_no_overlap_no_orphan_and_exact_counts() {
             }
         }
     }
-    // Each loss is told once; each kill of a node process was one, and beyond those only silence was.
+    // Each loss is told once; each kill of a node process was one, and beyond those only the end of a lease was: the leader tells it
+    // as silence, or the node itself, which comes back and asks for another session, as processes that are proven gone.
     let events = cluster.events().await;
     for row in cluster.node_rows().await {
         let told = events.iter().filter(|event| event.kind == "node_lost" && event.node.as_ref() == Some(&row.name));
         let told: Vec<&str> = told.map(|event| event.text.as_str()).collect();
-        let silent = told.iter().filter(|text| text.contains("silent beyond its lease")).count() as u64;
+        let of_leases = ["silent beyond its lease", "its processes are proven gone"];
+        let silent = told.iter().filter(|text| of_leases.iter().any(|words| text.contains(words))).count() as u64;
         let (all, losses) = killed.get(row.name.as_str()).copied().unwrap_or_default();
         assert_eq!(told.len() as u64, row.losses, "{}: {told:#?}", row.name);
         let expected = losses..=all + silent;
@@ -154,6 +198,35 @@ async fn fifty_kills_leave_no_overlap_no_orphan_and_exact_counts() {
     let marks: Vec<String> = cluster.nodes().filter_map(|node| node.mark()).collect();
     let alive = marks.iter().map(|mark| marked_processes(mark).len()).sum::<usize>();
     assert_eq!(alive, 12, "nine children, three of them with a helper, and no orphan");
+    rotation.end();
+}
+
+/// How often a node was killed, and how often it must be lost by that.
+type Killed = BTreeMap<String, (u64, u64)>;
+
+fn note_kill(killed: &mut Killed, name: &str, is_loss: bool) {
+    let (all, losses) = killed.entry(name.to_owned()).or_insert((0, 0));
+    (*all, *losses) = (*all + 1, *losses + u64::from(is_loss));
+}
+
+/// The node with the most children among those on which nothing runs that belongs to this child or its group.
+async fn beside(cluster: &Cluster, path: &str) -> Option<String> {
+    let tree = &path[..path.rfind('/').expect("a child has a tree")];
+    let is_group = GROUPS.iter().any(|(group, _)| tree[1..] == **group);
+    let rows = cluster.tree().await.into_iter();
+    let own = rows.filter(|row| row.path.as_str() == path || is_group && row.path.as_str().starts_with(tree));
+    let homes: BTreeSet<_> = own.filter_map(|row| row.node).collect();
+    let nodes = cluster.node_rows().await.into_iter().filter(|row| row.children > 0 && !homes.contains(&row.name));
+    nodes.max_by_key(|row| row.children).map(|row| row.name.to_string())
+}
+
+/// Waits until each of these nodes has a session after the one it had.
+async fn again(cluster: &Cluster, before: &[(String, Option<SessionId>)]) {
+    for (name, before) in before {
+        let row = async || row_of(cluster, name).await;
+        let is_new = |row: &Option<NodeRow>| row.as_ref().is_some_and(|row| row.session > *before);
+        wait_until(&format!("a session of {name}'s own"), SOON, row, is_new).await;
+    }
 }
 
 /// Waits until all is ready, and known as it is: what a killed node ran counts as running until its loss is in the log.
@@ -169,11 +242,6 @@ async fn whole(cluster: &Cluster) {
         pids.len().max(9) - known
     };
     wait_until("a process of each child", SOON, without_process, |count| *count == 0).await;
-}
-
-fn node_verb(cluster: &Cluster, words: &[&str]) {
-    let done = cluster.cli(&[&["node"], words].concat());
-    assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
 /// Kills the process of a child, and waits until that is known.

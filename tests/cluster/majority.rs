@@ -1,23 +1,12 @@
 //! The majority goes away for longer than leases last, and comes back.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use pando_protocol::view::{EventRow, State, TreeRow};
-use pando_tests::cluster::{Cluster, SOON, marked_processes};
-use pando_tests::wait::wait_until;
+use pando_protocol::view::EventRow;
+use pando_tests::cluster::{Cluster, LEASE, SOON, marked_processes, sleeper, sleepers};
+use pando_tests::wait::{pass, wait_until};
 
-const TREE: &str = r#"
-name = "t"
-[[children]]
-id = "a"
-command = ["sleep", "1000"]
-[[children]]
-id = "b"
-command = ["sleep", "1000"]
-"#;
-
-/// The lease of the profile `lan`.
-const LEASE: Duration = Duration::from_secs(2);
+const TREE: &str = "name = 't'";
 
 fn count(events: &[EventRow], kind: &str, node: &str) -> usize {
     let is_meant = |event: &&EventRow| event.kind == kind && event.text.starts_with(&format!("{node} "));
@@ -27,11 +16,9 @@ fn count(events: &[EventRow], kind: &str, node: &str) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_was_without_a_majority_for_several_leases_loses_its_session_once_and_has_its_children_back_soon()
 {
-    let mut cluster = Cluster::start().await;
-    cluster.apply(TREE).await;
-    cluster.whole("/t").await;
+    let mut cluster = Cluster::running(&sleepers(TREE, &["a", "b"])).await;
     let leader = cluster.leader().await;
-    let others: Vec<&str> = ["n1", "n2", "n3"].into_iter().filter(|node| *node != leader).collect();
+    let others = cluster.others(&leader);
     let before = cluster.events().await;
     for other in &others {
         cluster.node(other).kill();
@@ -39,18 +26,16 @@ async fn a_leader_that_was_without_a_majority_for_several_leases_loses_its_sessi
     let mark = cluster.node(&leader).mark().expect("it was started");
     wait_until("its children to be fenced", SOON, async || marked_processes(&mark), Vec::is_empty).await;
     // Several requests for a session, each with a nonce of its own, are asked meanwhile: that is what is waited out here.
-    let fenced = Instant::now();
-    wait_until("three leases", SOON, async || fenced.elapsed(), |since| *since >= LEASE * 3).await;
+    pass(LEASE * 3).await;
 
     let back = Instant::now();
-    cluster.node(others[0]).start();
+    cluster.node(&others[0]).start();
     cluster.all_up().await;
     cluster.whole("/t").await;
     let whole = back.elapsed();
     println!("whole {whole:?} after the majority came back");
     // Whoever would hold a session that nobody began is found out after a lease and a margin.
-    let settled = Instant::now();
-    wait_until("two more leases", SOON, async || settled.elapsed(), |since| *since >= LEASE * 2).await;
+    pass(LEASE * 2).await;
     let events = cluster.events().await;
     let new = &events[before.len()..];
     assert!(count(new, "node_lost", &leader) <= 1, "{new:#?}");
@@ -64,19 +49,15 @@ async fn a_leader_that_was_without_a_majority_for_several_leases_loses_its_sessi
 /// T25: what is kept goes on where the survivor runs it; all else stops with the lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn t25_without_a_majority_only_what_is_kept_runs_on_and_it_is_the_same_incarnation_when_the_majority_is_back() {
-    let mut cluster = Cluster::start().await;
-    let kept = "[[children]]\nid = \"kept\"\ncommand = [\"sleep\", \"1000\"]\non_disconnect = \"keep\"\n";
-    cluster.apply(&format!("{TREE}{kept}")).await;
-    cluster.whole("/t").await;
-    let first = cluster.row("/t/kept").await;
-    let home = first.node.clone().expect("it runs").to_string();
-    let others: Vec<&str> = ["n1", "n2", "n3"].into_iter().filter(|node| *node != home).collect();
+    let kept = format!("{}on_disconnect = 'keep'\n", sleeper("kept"));
+    let mut cluster = Cluster::running(&(sleepers(TREE, &["a", "b"]) + &kept)).await;
+    let (first, home) = (cluster.row("/t/kept").await, cluster.home("/t/kept").await);
+    let others = cluster.others(&home);
     for other in &others {
         cluster.node(other).kill();
     }
     let mark = cluster.node(&home).mark().expect("it was started");
-    let cut = Instant::now();
-    wait_until("three leases", SOON, async || cut.elapsed(), |since| *since >= LEASE * 3).await;
+    pass(LEASE * 3).await;
     let left = marked_processes(&mark);
     assert_eq!(left, Vec::from_iter(first.pid), "it alone is left");
 
@@ -90,6 +71,5 @@ async fn t25_without_a_majority_only_what_is_kept_runs_on_and_it_is_the_same_inc
 
     // And where its node process dies, its guard kills it like the rest.
     cluster.node(&home).kill();
-    let is_new = |row: &TreeRow| row.state == State::Running && row.incarnation > first.incarnation;
-    wait_until("it runs elsewhere", SOON, async || cluster.row("/t/kept").await, is_new).await;
+    cluster.runs_anew("/t/kept", &first).await;
 }

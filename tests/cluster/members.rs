@@ -47,7 +47,7 @@ fn refused(cluster: &Cluster, words: &str, because: &str) {
     assert!(said.contains(because), "pando {words}: {said}");
 }
 
-async fn members(cluster: &Cluster) -> Vec<MemberRow> {
+pub(crate) async fn members(cluster: &Cluster) -> Vec<MemberRow> {
     match cluster.ask(Query::Members).await {
         Found::Members(rows) => rows,
         other => panic!("{other:?}"),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use pando_tests::cluster::free_address;
+use pando_tests::cluster::{Cluster, Options, free_address};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -184,16 +184,29 @@ async fn pass_on(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, moods: Arc<Moo
     tokio::join!(read, write);
 }
 
+/// Three voters that answer at relays, one before each, and these.
+pub async fn behind_relays(flags: Vec<String>) -> (Cluster, Vec<Relay>) {
+    let (mut listens, mut addresses, mut relays) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..3 {
+        let node = free_address("127.0.0.1");
+        let relay = Relay::to(&node).await;
+        addresses.push(relay.address());
+        listens.push(node);
+        relays.push(relay);
+    }
+    (Cluster::with(Options { addresses, listens, flags, ..Options::default() }).await, relays)
+}
+
 /// An agent whose ways to the voters lead through relays that can be told to harm it alone.
 mod agent {
     use std::path::PathBuf;
 
     use pando_protocol::view::{State, TreeRow};
     use pando_tests::beats::{lives, overlap};
-    use pando_tests::cluster::{Cluster, Options, SOON, free_address};
+    use pando_tests::cluster::{Cluster, SOON};
     use pando_tests::wait::wait_until;
 
-    use super::{Duration, Relay};
+    use super::{Duration, Relay, behind_relays};
 
     /// Beats that are to pass while the network is bad: more than two leases of 2 s.
     const LONG: u64 = 5_000;
@@ -208,17 +221,8 @@ mod agent {
     impl Far {
         async fn start() -> Self {
             // The voters answer at the relays, since an agent learns from the leader where they answer.
-            let (mut listens, mut addresses, mut relays) = (Vec::new(), Vec::new(), Vec::new());
-            for _ in 0..3 {
-                let node = free_address("127.0.0.1");
-                let relay = Relay::to(&node).await;
-                addresses.push(relay.address());
-                listens.push(node);
-                relays.push(relay);
-            }
-            let mut cluster = Cluster::with(Options { addresses, listens, ..Options::default() }).await;
-            let voters = ["n1", "n2", "n3"].map(|name| format!("{name}={}", cluster.address(name)));
-            cluster.add_agent("n4", &voters.join(","), &["--label", "place=far"]);
+            let (mut cluster, relays) = behind_relays(Vec::new()).await;
+            cluster.add_agent("n4", &cluster.named(&["n1", "n2", "n3"]), &["--label", "place=far"]);
             relays.iter().for_each(|relay| relay.concern_only(cluster.address("n4")));
             cluster.all_up().await;
             let beats = cluster.folder().join("beats");
@@ -227,10 +231,8 @@ mod agent {
                 "name = \"t\"\n[[children]]\nid = \"far\"\ncommand = [\"{witness}\", \"{file}\"]\n\
                  place = {{ prefer = [\"place=far\"] }}\n"
             );
-            cluster.apply(&spec).await;
-            cluster.whole("/t").await;
-            let row = cluster.row("/t/far").await;
-            assert_eq!(row.node.as_ref().map(ToString::to_string), Some("n4".into()));
+            cluster.bring_up(&spec).await;
+            assert_eq!(cluster.home("/t/far").await, "n4");
             Self { cluster, relays, beats }
         }
 

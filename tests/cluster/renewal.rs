@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pando_protocol::client::identity::Identity;
-use pando_protocol::view::State;
-use pando_tests::cluster::{Cluster, Options, SOON};
+use pando_tests::cluster::{Cluster, Options, SOON, sleepers};
 use pando_tests::programs;
-use pando_tests::wait::{wait_until, wait_until_blocking};
+use pando_tests::wait::wait_until_blocking;
 
 /// Long enough for a cluster to come up on a busy machine, short enough to wait for its end.
 const SHORT: Duration = Duration::from_secs(40);
@@ -28,8 +27,7 @@ async fn renewed_certificates_are_taken_over_without_a_restart() {
     // Built before, so that the time of the certificates is not spent on that.
     programs::folder();
     let mut cluster = Cluster::with(Options { validity: SHORT, ..Options::default() }).await;
-    cluster.apply("name = \"t\"\n[[children]]\nid = \"a\"\ncommand = [\"sleep\", \"1000\"]\n").await;
-    cluster.whole("/t").await;
+    cluster.bring_up(&sleepers("name = 't'", &["a"])).await;
     let pids: Vec<u32> = cluster.nodes().map(|node| node.pid()).collect();
     let folders: Vec<String> =
         ["n1", "n2", "n3"].map(|node| cluster.folder().join(node).join("identity").display().to_string()).into();
@@ -37,8 +35,7 @@ async fn renewed_certificates_are_taken_over_without_a_restart() {
     let ca = cluster.folder().join("ca").display().to_string();
     let mut words = vec!["certs", "renew", "--ca", &ca];
     words.extend(folders.iter().map(String::as_str));
-    let renewed = cluster.cli(&words);
-    assert!(renewed.status.success(), "{}", String::from_utf8_lossy(&renewed.stderr));
+    cluster.done(&words);
     for node in cluster.nodes() {
         let took_over = |text: &String| text.contains("the certificate of this node was renewed");
         let what = format!("{} to take its certificate over", node.name());
@@ -49,14 +46,13 @@ async fn renewed_certificates_are_taken_over_without_a_restart() {
     wait_until_blocking("the former certificates to expire", SOON + SHORT, look, expired);
 
     for node in ["n1", "n2", "n3"] {
-        let answered = cluster.cli(&["node", "ls", "--endpoints", cluster.address(node)]);
-        assert!(answered.status.success(), "{node}: {}", String::from_utf8_lossy(&answered.stderr));
+        cluster.done(&["node", "ls", "--endpoints", cluster.address(node)]);
     }
     assert_eq!(cluster.nodes().map(|node| node.pid()).collect::<Vec<_>>(), pids, "nobody was restarted");
     // The leader dies: the others dial each other, a guard reports, and the node that comes back is dialled by both.
     let before = cluster.row("/t/a").await;
     let leader = cluster.leader().await;
-    let home = before.node.clone().expect("it runs").to_string();
+    let home = cluster.home("/t/a").await;
     cluster.node(&leader).kill();
     cluster.leader().await;
     cluster.node(&leader).start();
@@ -64,9 +60,7 @@ async fn renewed_certificates_are_taken_over_without_a_restart() {
     if home != leader {
         cluster.node(&home).kill();
     }
-    let moved =
-        |row: &pando_protocol::view::TreeRow| row.state == State::Running && row.incarnation > before.incarnation;
-    wait_until("the child elsewhere", SOON, async || cluster.row("/t/a").await, moved).await;
+    cluster.runs_anew("/t/a", &before).await;
     let losses: Vec<String> =
         cluster.events().await.into_iter().filter(|event| event.kind == "node_lost").map(|event| event.text).collect();
     assert!(!losses.is_empty() && losses.iter().all(|text| text.contains("obituary")), "{losses:#?}");

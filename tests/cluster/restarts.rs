@@ -113,6 +113,27 @@ async fn damage_elsewhere_in_a_log_stops_the_node_and_names_the_place() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_own_words_find_no_room_goes_on() {
+    let flags = ["--network", "wan"].map(String::from).to_vec();
+    let mut cluster = Cluster::with(Options { flags, ..Options::default() }).await;
+    cluster.apply(TREE).await;
+    cluster.whole("/t").await;
+    let leader = cluster.leader().await;
+    cluster.node(&leader).kill();
+    cluster.node(&leader).wait_for_guard();
+    // Standard error on a disk that is full: every line that it writes is refused.
+    let log = cluster.node(&leader).log();
+    fs::rename(&log, log.with_extension("before")).expect("its log aside");
+    std::os::unix::fs::symlink("/dev/full", &log).expect("a disk without room");
+    cluster.node(&leader).start();
+    cluster.all_up().await;
+    let moved = cluster.cli(&["cluster", "transfer", &leader]);
+    assert!(moved.status.success(), "{}", String::from_utf8_lossy(&moved.stderr));
+    cluster.whole("/t").await;
+    assert!(cluster.node(&leader).is_running(), "it says nothing, and goes on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn one_voter_alone_is_a_cluster_and_agents_join_it_by_a_session() {
     let mut cluster = Cluster::with(Options { voters: 1, agents: 2, ..Options::default() }).await;
     cluster.apply(TREE).await;

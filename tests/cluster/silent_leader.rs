@@ -25,8 +25,8 @@ async fn a_leader_that_lost_its_majority_names_no_leader_and_counts_the_age_of_i
         seen.as_ref().is_ok_and(fresh)
     };
     _ = wait_until("a fresh view of its leader", SOON, async || status(Freshness::Stale).await, is_fresh).await;
-    for name in ["n1", "n2", "n3"].into_iter().filter(|name| *name != leader) {
-        cluster.node(name).kill();
+    for other in cluster.others(&leader) {
+        cluster.node(&other).kill();
     }
     for freshness in [Freshness::Stale, Freshness::Linearizable] {
         let is_honest = |seen: &Result<(ClusterRow, ViewAge), String>| {

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use pando_protocol::view::State;
-use pando_tests::cluster::{Cluster, SOON};
+use pando_protocol::view::{State, TreeRow};
+use pando_tests::cluster::{Cluster, SOON, sleepers};
 use pando_tests::wait::wait_until;
 
 /// The window of the budget, and how often leadership moves in it.
@@ -12,24 +12,12 @@ const TRANSFERS: u32 = 3;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn crashes_further_apart_than_the_window_do_not_escalate_whoever_led_between_them() {
-    let cluster = Cluster::start().await;
-    cluster
-        .apply(
-            r#"
-name = "t"
-intensity = { max_restarts = 1, within = "5s" }
-[[children]]
-id = "a"
-command = ["sleep", "1000"]
-"#,
-        )
-        .await;
-    cluster.whole("/t").await;
+    let head = format!("name = 't'\nintensity = {{ max_restarts = 1, within = '{}s' }}", WINDOW.as_secs());
+    let cluster = Cluster::running(&sleepers(&head, &["a"])).await;
     let crash = async || {
         let before = cluster.row("/t/a").await;
-        let killed = cluster.cli(&["kill", "/t/a"]);
-        assert!(killed.status.success(), "{}", String::from_utf8_lossy(&killed.stderr));
-        let over = |row: &pando_protocol::view::TreeRow| {
+        cluster.done(&["kill", "/t/a"]);
+        let over = |row: &TreeRow| {
             row.state == State::Failed || (row.state == State::Running && row.incarnation > before.incarnation)
         };
         wait_until("the child again", SOON, async || cluster.row("/t/a").await, over).await;
@@ -42,8 +30,7 @@ command = ["sleep", "1000"]
         // Long stretches without an entry between two leaders: what passed in them counts.
         let due = crashed + (WINDOW + Duration::from_secs(1)) * transfer / TRANSFERS;
         wait_until("the next transfer", SOON, async || Instant::now(), |now| *now >= due).await;
-        let moved = cluster.cli(&["cluster", "transfer"]);
-        assert!(moved.status.success(), "{}", String::from_utf8_lossy(&moved.stderr));
+        cluster.done(&["cluster", "transfer"]);
     }
     let passed = asked.elapsed();
     let counted = Duration::from_millis(cluster.status().await.cluster_time_ms - begun);

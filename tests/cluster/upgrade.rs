@@ -8,72 +8,47 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pando_protocol::cause::CauseClass;
+use pando_protocol::client::ClientError;
 use pando_protocol::message::Change;
-use pando_protocol::view::{NodeState, TreeRow};
-use pando_tests::cluster::{Cluster, SOON, path};
+use pando_protocol::rejection::Rejection;
+use pando_protocol::spec_file::{self, Format};
+use pando_protocol::view::{NodeRow, NodeState, TreeRow, VoterRow};
+use pando_tests::cluster::{Cluster, Options, SOON, path, sleepers};
 use pando_tests::programs;
 use pando_tests::wait::wait_until;
 
 /// One group that stays together, and one that spans nodes.
-const TREES: [&str; 2] = [
-    r#"
-name = "together"
-strategy = "one_for_all"
-[[children]]
-id = "a"
-command = ["sleep", "1000"]
-[[children]]
-id = "b"
-command = ["sleep", "1000"]
-[[children]]
-id = "c"
-command = ["sleep", "1000"]
-"#,
-    r#"
-name = "across"
-strategy = "one_for_all"
-colocate = false
-[[children]]
-id = "a"
-command = ["sleep", "1000"]
-[[children]]
-id = "b"
-command = ["sleep", "1000"]
-[[children]]
-id = "c"
-command = ["sleep", "1000"]
-"#,
-];
+const TOGETHER: &str = "name = 'together'\nstrategy = 'one_for_all'";
+const ACROSS: &str = "name = 'across'\nstrategy = 'one_for_all'\ncolocate = false";
 const CHILDREN: [&str; 6] = ["/together/a", "/together/b", "/together/c", "/across/a", "/across/b", "/across/c"];
 /// Longest time in which no write may come through. Measured: 0.3 s on a loaded machine, since leadership is handed over.
 const WRITABLE: Duration = Duration::from_secs(5);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_are_replaced_one_by_one_by_another_build_as_the_readme_says() {
-    let mut cluster = Cluster::start().await;
+    let older = PathBuf::from(env!("CARGO_BIN_EXE_older-node"));
+    let mut cluster = Cluster::with(Options { program: Some(older), ..Options::default() }).await;
     // The one that spans nodes first, while all of them are empty.
-    for tree in TREES.into_iter().rev() {
-        cluster.apply(tree).await;
-    }
-    for tree in ["/together", "/across"] {
-        cluster.whole(tree).await;
+    for tree in [ACROSS, TOGETHER] {
+        cluster.bring_up(&sleepers(tree, &["a", "b", "c"])).await;
     }
     let mut across = Vec::new();
     for child in &CHILDREN[3..] {
-        across.push(home(&cluster, child).await);
+        across.push(cluster.home(child).await);
     }
     across.sort();
     assert_eq!(across, ["n1", "n2", "n3"], "the group spans all nodes");
-    let program = another_build(&cluster);
+    let program = programs::folder().join("pando-node").canonicalize().unwrap();
+    assert_eq!(newer_rules_hold(&cluster).await, Err(1), "the older build knows no mailboxes");
     let done = Arc::new(AtomicBool::new(false));
     let writing = write_all_the_time(&cluster, done.clone());
 
-    let last = home(&cluster, "/together/a").await;
-    let mut order: Vec<String> =
-        ["n1", "n2", "n3"].into_iter().map(str::to_owned).filter(|name| *name != last).collect();
+    let last = cluster.home("/together/a").await;
+    let mut order = cluster.others(&last);
     order.push(last);
     let begun = endings(&cluster).await;
     for node in &order {
+        assert_eq!(newer_rules_hold(&cluster).await, Err(1), "before {node}: one voter of the older build is enough");
         let before = endings(&cluster).await;
         replace(&mut cluster, node, program.clone()).await;
         let after = endings(&cluster).await;
@@ -81,6 +56,8 @@ async fn nodes_are_replaced_one_by_one_by_another_build_as_the_readme_says() {
             assert!(after[child] - before[child] <= 1, "{child} ended more than once while {node} was replaced");
         }
     }
+    let raised = async || newer_rules_hold(&cluster).await;
+    _ = wait_until("the rules to be raised", SOON, raised, |rules| *rules == Ok(())).await;
     let ended = endings(&cluster).await;
     for child in CHILDREN {
         let times = ended[child] - begun[child];
@@ -101,39 +78,38 @@ async fn nodes_are_replaced_one_by_one_by_another_build_as_the_readme_says() {
 /// As the page says it: transfer, SIGTERM, new program, start, wait until it is up and caught up and the trees are whole.
 async fn replace(cluster: &mut Cluster, node: &str, program: PathBuf) {
     if cluster.leader().await == node {
-        let moved = cluster.cli(&["cluster", "transfer"]);
-        assert!(moved.status.success(), "{}", String::from_utf8_lossy(&moved.stderr));
+        cluster.done(&["cluster", "transfer"]);
     }
     cluster.node(node).terminate();
     let status = cluster.node(node).ended(SOON * 2);
     assert!(status.success(), "{node}: {status}");
     cluster.node(node).set_program(program);
     cluster.node(node).start();
-    let is_up = |rows: &Vec<pando_protocol::view::NodeRow>| {
-        rows.iter().any(|row| row.name.as_str() == node && row.state == NodeState::Up)
-    };
+    let is_up = |rows: &Vec<NodeRow>| rows.iter().any(|row| row.name.as_str() == node && row.state == NodeState::Up);
     wait_until("the new build to be up", SOON, async || cluster.node_rows().await, is_up).await;
-    let caught_up = |voters: &Vec<pando_protocol::view::VoterRow>| {
-        voters.iter().any(|voter| voter.name.as_str() == node && voter.lag == Some(0))
-    };
+    let caught_up =
+        |voters: &Vec<VoterRow>| voters.iter().any(|voter| voter.name.as_str() == node && voter.lag == Some(0));
     wait_until("the new build to have caught up", SOON, async || cluster.status().await.voters, caught_up).await;
     for tree in ["/together", "/across"] {
-        let whole = cluster.cli(&["wait", tree]);
-        assert!(whole.status.success(), "{}", String::from_utf8_lossy(&whole.stderr));
+        cluster.done(&["wait", tree]);
     }
 }
 
-/// The same program at another path: what is tried is that one process takes over from another, not what they do differently.
-fn another_build(cluster: &Cluster) -> PathBuf {
-    let folder = cluster.folder().canonicalize().unwrap().join("newer");
-    fs::create_dir(&folder).unwrap();
-    let program = folder.join("pando-node");
-    fs::copy(programs::folder().join("pando-node"), &program).unwrap();
-    program
-}
-
-async fn home(cluster: &Cluster, child: &str) -> String {
-    cluster.row(child).await.node.map(|node| node.to_string()).unwrap_or_default()
+/// Whether the cluster takes what only the newer rules have; if not, the version that it says holds.
+async fn newer_rules_hold(cluster: &Cluster) -> Result<(), u32> {
+    const NEWER: &str = r#"
+name = "newer"
+[[children]]
+id = "pool"
+count = 2
+command = ["sleep", "1000"]
+"#;
+    let spec = spec_file::parse("newer.toml", Format::Toml, NEWER).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    match cluster.change(Change::Apply(spec)).await {
+        Ok(_) => Ok(()),
+        Err(ClientError::Refused(Rejection::RulesTooOld { needed: 2, current, .. })) => Err(current),
+        Err(other) => panic!("refused for another reason: {other}"),
+    }
 }
 
 /// How many runs of each child have ended.

@@ -4,22 +4,18 @@ use std::collections::BTreeMap;
 
 use pando_protocol::ids::ClientId;
 use pando_protocol::message::{Call, Change, Reply, Write};
-use pando_tests::cluster::{Cluster, SOON, path};
+use pando_tests::cluster::{Cluster, SOON, path, sleepers};
 use pando_tests::wait::wait_until;
 
 use crate::relay::Relay;
 
-const TREE: &str = r#"
-name = "t"
-[[children]]
-id = "a"
-command = ["sleep", "1000"]
-"#;
+fn tree() -> String {
+    sleepers("name = 't'", &["a"])
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_to_any_node_reaches_the_leader() {
-    let cluster = Cluster::start().await;
-    cluster.apply(TREE).await;
+    let cluster = Cluster::running(&tree()).await;
     for node in ["n1", "n2", "n3"] {
         let client = cluster.client_of(node);
         for change in [Change::Stop(path("/t/a")), Change::Start(path("/t/a"))] {
@@ -34,9 +30,7 @@ async fn a_write_to_any_node_reaches_the_leader() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_retry_applies_once_when_the_reply_is_lost_and_the_leader_killed_before_it() {
-    let mut cluster = Cluster::start().await;
-    cluster.apply(TREE).await;
-    cluster.whole("/t").await;
+    let mut cluster = Cluster::running(&tree()).await;
     let leader = cluster.leader().await;
     // The client speaks to the leader through a relay that lets the request through and swallows every reply.
     let relay = Relay::to(cluster.address(&leader)).await;
@@ -65,13 +59,11 @@ async fn a_retry_applies_once_when_the_reply_is_lost_and_the_leader_killed_befor
 
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_go_on_while_leaders_are_killed_and_each_applies_once() {
-    let mut cluster = Cluster::start().await;
-    cluster.apply(TREE).await;
+    let mut cluster = Cluster::running(&tree()).await;
     let mut asked = 0;
     for _ in 0..3 {
         let leader = cluster.leader().await;
-        let clients: Vec<_> = ["n1", "n2", "n3"].into_iter().filter(|name| *name != leader).collect();
-        let client = cluster.client_of(clients[0]);
+        let client = cluster.client_of(&cluster.others(&leader)[0]);
         let writes = tokio::spawn(async move {
             let mut done = 0;
             for _ in 0..10 {

@@ -8,32 +8,37 @@
 //!
 //! Dropped, it kills every node and checks that nothing with a mark of it is left.
 
+mod asking;
 mod http;
 mod node;
+mod sleepers;
 
 use std::collections::BTreeMap;
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path as FilePath, PathBuf};
 use std::process::Output;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use pando_protocol::client::Client;
 use pando_protocol::client::certs::{Authority, CERTIFICATE_VALIDITY};
 use pando_protocol::client::identity::{Identity, Role};
-use pando_protocol::client::{Client, ClientError};
 use pando_protocol::ids::{NodeName, Path};
-use pando_protocol::message::{Call, Change, Changed, Found, Freshness, Item, Query, Reply, Settled};
-use pando_protocol::spec_file::{self, Format};
-use pando_protocol::view::{ClusterRow, EventRow, Explanation, HistoryRow, NodeRow, TreeRow};
+use pando_protocol::view::NodeRow;
 use tempfile::TempDir;
 
 pub use http::Answer;
 pub use node::{NodeProcess, marked_processes, send, started_at};
+pub use sleepers::{sleeper, sleepers};
 
+use crate::disk::SmallDisk;
 use crate::programs;
 use crate::wait::wait_until;
 
 /// Bound for anything that takes milliseconds when all is well.
 pub const SOON: Duration = Duration::from_secs(60);
+/// The lease of the profile `lan`, which is that of a cluster here unless its flags say otherwise.
+pub const LEASE: Duration = Duration::from_secs(2);
 
 /// How a cluster is made.
 #[derive(Debug, Clone)]
@@ -52,10 +57,17 @@ pub struct Options {
     pub listens: Vec<String>,
     /// How long the certificates of the nodes are valid.
     pub validity: Duration,
+    /// What every node logs unless `PANDO_LOG` says otherwise.
+    pub logs: &'static str,
     /// Whether every node serves health and metrics, on a free port of 127.0.0.1.
     pub http: bool,
     /// What stands before the command of a node, by its name: it must become that command (`nsenter …`).
     pub prefix: fn(&str) -> Vec<String>,
+    /// The program that every node is; `None`: the one that ships.
+    pub program: Option<PathBuf>,
+    /// The size in bytes of a disk of its own for the data folder of a node, by its name; `None`: none. Only in a namespace of
+    /// mounts: see [`crate::namespace`].
+    pub disk: fn(&str) -> Option<u64>,
 }
 
 impl Default for Options {
@@ -68,8 +80,11 @@ impl Default for Options {
             addresses: Vec::new(),
             listens: Vec::new(),
             validity: CERTIFICATE_VALIDITY,
+            logs: node::LOGS,
             http: false,
             prefix: |_| Vec::new(),
+            program: None,
+            disk: |_| None,
         }
     }
 }
@@ -77,6 +92,8 @@ impl Default for Options {
 /// A running cluster.
 #[derive(Debug)]
 pub struct Cluster {
+    // Before the folder that they are mounted in, so that they are dropped before it.
+    disks: BTreeMap<NodeName, SmallDisk>,
     folder: TempDir,
     nodes: BTreeMap<NodeName, NodeProcess>,
     client: Client,
@@ -86,6 +103,13 @@ impl Cluster {
     /// Three voters.
     pub async fn start() -> Self {
         Self::with(Options::default()).await
+    }
+
+    /// Three voters, and a tree that is whole.
+    pub async fn running(toml: &str) -> Self {
+        let cluster = Self::start().await;
+        cluster.bring_up(toml).await;
+        cluster
     }
 
     /// A cluster whose nodes all have a session.
@@ -108,7 +132,7 @@ impl Cluster {
         addresses.extend(names.iter().skip(addresses.len()).map(|_| free_address("127.0.0.1")));
         let voters = names.iter().zip(&addresses).take(options.voters);
         let voters = voters.map(|(name, address)| format!("{name}={address}")).collect::<Vec<_>>().join(",");
-        let mut nodes = BTreeMap::new();
+        let (mut nodes, mut disks) = (BTreeMap::new(), BTreeMap::new());
         for (index, (name, address)) in names.iter().zip(&addresses).enumerate() {
             let home = folder.path().join(name.as_str());
             authority.issue(name, Role::Node, &home.join("identity")).expect("a certificate");
@@ -117,9 +141,16 @@ impl Cluster {
             if let Some(listens) = options.listens.get(index) {
                 node.set_listens(listens.clone());
             }
+            node.set_logs(options.logs);
             node.set_prefix((options.prefix)(name.as_str()));
+            if let Some(program) = &options.program {
+                node.set_program(program.clone());
+            }
             if options.http {
                 node.set_http(free_address("127.0.0.1"));
+            }
+            if let Some(bytes) = (options.disk)(name.as_str()) {
+                disks.insert(name.clone(), SmallDisk::mount(node.data(), bytes));
             }
             node.start();
             nodes.insert(name.clone(), node);
@@ -128,7 +159,7 @@ impl Cluster {
         let authority = authority.with_validity(CERTIFICATE_VALIDITY);
         authority.issue(&name("admin"), Role::Admin, &admin).expect("a certificate");
         let client = client(&admin, addresses);
-        Self { folder, nodes, client }
+        Self { disks, folder, nodes, client }
     }
 
     /// Waits until every running node has a session and a leader is confirmed.
@@ -150,9 +181,24 @@ impl Cluster {
         self.nodes.get_mut(&self::name(name)).unwrap_or_else(|| panic!("no node {name}"))
     }
 
+    /// The disk of a node that has one of its own.
+    pub fn disk(&self, node: &str) -> &SmallDisk {
+        &self.disks[&name(node)]
+    }
+
     /// Every node process.
     pub fn nodes(&mut self) -> impl Iterator<Item = &mut NodeProcess> {
         self.nodes.values_mut()
+    }
+
+    /// The names of all nodes but this one, in their order.
+    pub fn others(&self, node: &str) -> Vec<String> {
+        self.nodes.keys().filter(|name| name.as_str() != node).map(ToString::to_string).collect()
+    }
+
+    /// These nodes and where they answer, as `--voters` takes them.
+    pub fn named(&self, nodes: &[&str]) -> String {
+        nodes.iter().map(|node| format!("{node}={}", self.address(node))).collect::<Vec<_>>().join(",")
     }
 
     /// The admin's client, which tries all nodes.
@@ -163,6 +209,12 @@ impl Cluster {
     /// A client with the admin's identity that asks one node only.
     pub fn client_of(&self, node: &str) -> Client {
         client(&self.folder.path().join("admin"), vec![self.nodes[&name(node)].address().to_owned()])
+    }
+
+    /// A client with the admin's identity that asks these nodes only.
+    pub fn client_of_some(&self, nodes: &[String]) -> Client {
+        let addresses = nodes.iter().map(|node| self.nodes[&name(node)].address().to_owned()).collect();
+        client(&self.folder.path().join("admin"), addresses)
     }
 
     /// A client like [`Self::client`], for a task of its own.
@@ -230,6 +282,17 @@ impl Cluster {
         self.cli_command(words).output().expect("pando runs")
     }
 
+    /// Runs `pando` with these words; what it printed.
+    ///
+    /// # Panics
+    /// Where it does not succeed.
+    #[track_caller]
+    pub fn done(&self, words: &[&str]) -> String {
+        let (code, said) = said(&self.cli(words));
+        assert_eq!(code, Some(0), "pando {}: {said}", words.join(" "));
+        said
+    }
+
     /// The command that [`Self::cli`] runs, for whoever does not wait for its end.
     pub fn cli_command(&self, words: &[&str]) -> std::process::Command {
         let endpoints: Vec<_> = self.nodes.values().map(|node| node.address().to_owned()).collect();
@@ -238,132 +301,6 @@ impl Cluster {
         command.env("PANDO_HOME", self.folder.path().join("home")).env("PANDO_ENDPOINTS", endpoints.join(","));
         command.env("PANDO_IDENTITY", self.folder.path().join("admin"));
         command
-    }
-
-    /// Applies a spec in TOML.
-    ///
-    /// # Panics
-    /// Where it is refused.
-    pub async fn apply(&self, toml: &str) -> Changed {
-        let spec = spec_file::parse("test.toml", Format::Toml, toml).unwrap_or_else(|mistakes| panic!("{mistakes}"));
-        self.change(Change::Apply(spec)).await.unwrap_or_else(|error| panic!("apply: {error}"))
-    }
-
-    /// Changes something.
-    ///
-    /// # Errors
-    /// What the client says.
-    pub async fn change(&self, change: Change) -> Result<Changed, ClientError> {
-        match self.client.change(change, SOON).await? {
-            Reply::Changed(changed) => Ok(changed),
-            other => panic!("a change was answered with {other:?}"),
-        }
-    }
-
-    /// Asks something, linearizably.
-    ///
-    /// # Panics
-    /// Where no answer comes.
-    pub async fn ask(&self, query: Query) -> Found {
-        self.try_ask(query).await.unwrap_or_else(|error| panic!("{error}"))
-    }
-
-    async fn try_ask(&self, query: Query) -> Result<Found, String> {
-        let call = Call::Read { query, freshness: Freshness::Linearizable };
-        match self.client.call(call, SOON).await {
-            Ok(Reply::Found { found, view }) if view.confirmed => Ok(found),
-            Ok(other) => Err(format!("not confirmed: {other:?}")),
-            Err(error) => Err(error.to_string()),
-        }
-    }
-
-    /// The rows of every tree, or an empty list while nobody answers.
-    pub async fn tree(&self) -> Vec<TreeRow> {
-        match self.try_ask(Query::Tree(None)).await {
-            Ok(Found::Tree(rows)) => rows,
-            _ => Vec::new(),
-        }
-    }
-
-    /// The row of a path.
-    ///
-    /// # Panics
-    /// Where there is none.
-    pub async fn row(&self, path: &str) -> TreeRow {
-        let rows = self.tree().await;
-        rows.iter().find(|row| row.path.as_str() == path).cloned().unwrap_or_else(|| panic!("no {path} in {rows:#?}"))
-    }
-
-    /// How the runs of a path ended.
-    pub async fn history(&self, path: &str) -> Vec<HistoryRow> {
-        match self.ask(Query::History(self::path(path))).await {
-            Found::History(rows) => rows,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    /// Why a path is as it is.
-    pub async fn explain(&self, path: &str) -> Explanation {
-        match self.ask(Query::Explain(self::path(path))).await {
-            Found::Explanation(explanation) => *explanation,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    /// Whether a path is settled.
-    pub async fn settled(&self, path: &str) -> Settled {
-        match self.ask(Query::Settled(self::path(path))).await {
-            Found::Settled(settled) => settled,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    /// The nodes.
-    pub async fn node_rows(&self) -> Vec<NodeRow> {
-        self.try_nodes().await.unwrap_or_else(|error| panic!("{error}"))
-    }
-
-    async fn try_nodes(&self) -> Result<Vec<NodeRow>, String> {
-        match self.try_ask(Query::Nodes).await? {
-            Found::Nodes(rows) => Ok(rows),
-            other => Err(format!("{other:?}")),
-        }
-    }
-
-    /// The cluster as its leader sees it.
-    pub async fn status(&self) -> ClusterRow {
-        match self.ask(Query::Cluster).await {
-            Found::Cluster(row) => row,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    /// The name of the confirmed leader; waits for one.
-    pub async fn leader(&self) -> String {
-        let look = async || match self.try_ask(Query::Cluster).await {
-            Ok(Found::Cluster(row)) => row.leader.map(|leader| leader.to_string()),
-            _ => None,
-        };
-        wait_until("a leader", SOON, look, Option::is_some).await.unwrap_or_default()
-    }
-
-    /// Every event that is kept, the oldest first.
-    pub async fn events(&self) -> Vec<EventRow> {
-        let mut items = self.client.stream(Call::Events { after: 0, follow: false }).await.expect("events");
-        let mut events = Vec::new();
-        while let Some(item) = items.next().await.expect("events") {
-            if let Item::Event(event) = item {
-                events.push(event);
-            }
-        }
-        events
-    }
-
-    /// Waits until everything at and below a path that should run is ready.
-    pub async fn whole(&self, path: &str) {
-        let look = async || self.try_ask(Query::Settled(self::path(path))).await;
-        let is_whole = |found: &Result<Found, String>| matches!(found, Ok(Found::Settled(settled)) if settled.whole);
-        _ = wait_until(&format!("{path} to be whole"), SOON, look, is_whole).await;
     }
 
     /// Stops every node by SIGTERM, and waits for each.
@@ -390,6 +327,12 @@ impl Drop for Cluster {
     }
 }
 
+/// How a command ended, and what it wrote: standard output, then standard error.
+pub fn said(output: &Output) -> (Option<i32>, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+}
+
 /// A path from a text that is known to be one.
 pub fn path(text: &str) -> Path {
     text.parse().unwrap_or_else(|error| panic!("{error}"))
@@ -405,17 +348,25 @@ fn client(identity: &FilePath, endpoints: Vec<String>) -> Client {
     Client::new(identity, endpoints).expect("a client")
 }
 
-/// An address whose port is free for UDP and TCP. It is free again when it is used, and nobody else asks for a given port.
+/// An address whose port is free for UDP and TCP, and that this process gives once. It is free again when it is used: it is none of
+/// those that the kernel lends to whoever connects to something, which a node that was killed could not have back.
 pub fn free_address(host: &str) -> String {
-    for _ in 0..100 {
-        let Ok(udp) = UdpSocket::bind((host, 0)) else { continue };
-        let address = udp.local_addr().expect("an address");
-        if TcpListener::bind(address).is_ok() {
-            return address.to_string();
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    // Tests of other processes begin elsewhere.
+    let start = std::process::id().wrapping_mul(97);
+    for _ in 0..PORTS {
+        let n = start.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed)) % u32::from(PORTS);
+        let port = FIRST_PORT + u16::try_from(n).expect("less than PORTS");
+        if UdpSocket::bind((host, port)).is_ok() && TcpListener::bind((host, port)).is_ok() {
+            return format!("{host}:{port}");
         }
     }
     panic!("no free port on {host}");
 }
+
+/// The first port that a test may use, and how many there are: below what Linux lends, and apart from those of `pando dev`.
+const FIRST_PORT: u16 = 10_000;
+const PORTS: u16 = 10_000;
 
 /// The folder of the repository.
 pub fn repository() -> PathBuf {

@@ -22,10 +22,21 @@ fn build() -> PathBuf {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "--quiet", "--bins", "-p", "pando", "-p", "pando-node", "-p", "pando-examples"]);
     cargo.current_dir(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".."));
+    // What cargo tells a test of its package is no setting of this build: a build script that looks at it would run again, and
+    // all that needs it be built anew, with each turn from the tests to their programs and back.
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_package(&name.to_string_lossy())) {
+        cargo.env_remove(name);
+    }
     if folder.ends_with("release") {
         cargo.arg("--release");
     }
     let status = cargo.status().expect("cargo runs");
     assert!(status.success(), "the programs under test do not build");
     folder
+}
+
+fn is_of_package(variable: &str) -> bool {
+    ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_NAME", "CARGO_PRIMARY_PACKAGE"]
+        .iter()
+        .any(|start| variable.starts_with(start))
 }

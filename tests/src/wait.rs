@@ -27,6 +27,11 @@ pub async fn wait_until<T: Debug>(
     }
 }
 
+/// Lets time pass: what is waited for is that something does *not* happen meanwhile.
+pub async fn pass(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
 /// [`wait_until`] without a runtime.
 ///
 /// # Panics

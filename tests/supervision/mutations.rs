@@ -5,11 +5,15 @@ use std::time::Duration;
 
 use pando_protocol::cause::ExitHow;
 use pando_protocol::message::Change;
-use pando_protocol::spec::Intensity;
+use pando_protocol::spec::{Attempts, Intensity};
 use pando_supervision::apply::CLIENTS_KEPT;
 use pando_supervision::change::HISTORY_KEPT;
 use pando_supervision::mutation::{Mutation, with_mutation};
 use pando_supervision::{Command, Done, EventKind, Stamp, apply, report};
+use pando_tests::mail::drive;
+use pando_tests::mail::machines::{Health, Kind};
+use pando_tests::mail::sim::{MailSim, Wanted, at};
+use pando_tests::rules::dice::Dice;
 use pando_tests::rules::generator;
 use pando_tests::rules::runner::Runner;
 use pando_tests::rules::sim::Sim;
@@ -19,7 +23,7 @@ use pando_tests::rules::world::World;
 /// Commands of one sequence.
 const COMMANDS: usize = 200;
 /// Sequences within which each mutation must be found.
-const BOUND: u64 = 400;
+const BOUND: u64 = 1_000;
 
 /// What became of the sequences with one rule broken.
 #[derive(Default)]
@@ -41,7 +45,7 @@ fn found(mutation: Mutation) -> Found {
             }
             Err(_) => found.panicked += 1,
         }
-        if is_of_long_lives(mutation) {
+        if is_of_long_lives(mutation) || is_of_long_mail(mutation) {
             break; // It has no dice.
         }
     }
@@ -49,13 +53,72 @@ fn found(mutation: Mutation) -> Found {
 }
 
 fn sequence(mutation: Mutation, seed: u64) -> Result<(), String> {
-    if is_of_long_lives(mutation) { long_life() } else { generator::run(seed, COMMANDS).map(|_| ()) }
+    if is_of_long_mail(mutation) {
+        long_life_of_a_mailbox()
+    } else if is_of_long_lives(mutation) {
+        long_life()
+    } else if is_of_mail(mutation) {
+        drive::run(seed, COMMANDS).map(|_| ())
+    } else {
+        generator::run(seed, COMMANDS).map(|_| ())
+    }
+}
+
+/// Mailboxes have a simulation of their own.
+fn is_of_mail(mutation: Mutation) -> bool {
+    mutation as u8 >= Mutation::RiskyTogether as u8
 }
 
 /// What is kept is bounded by thousands, which no sequence of some hundred commands reaches.
 fn is_of_long_lives(mutation: Mutation) -> bool {
     use Mutation::{ClientsKeptForEver, EventsKeptForEver, HistoryKeptForEver};
     matches!(mutation, ClientsKeptForEver | EventsKeptForEver | HistoryKeptForEver)
+}
+
+/// What takes thousands of messages, dozens of attempts or ten minutes.
+fn is_of_long_mail(mutation: Mutation) -> bool {
+    use Mutation::{BytesIgnored, EvidenceUnbounded, IdsKnownForEver, SweepsAtOnce};
+    matches!(mutation, BytesIgnored | EvidenceUnbounded | IdsKnownForEver | SweepsAtOnce)
+}
+
+/// An id that is sent again after ten minutes, a message that fails dozens of times, and more messages than a mailbox holds or than
+/// one entry of the log purges, each step checked like any other.
+fn long_life_of_a_mailbox() -> Result<(), String> {
+    let mut wanted = Wanted { count: 1, ..Wanted::default() };
+    wanted.mailbox.max_attempts = Attempts::Unlimited;
+    wanted.mailbox.retry_delay = Duration::from_millis(1);
+    wanted.mailbox.max_bytes = 400_000;
+    let health = Health { starts: true, at_once: 1, prefetch: 1, ..Health::default() };
+    let mut sim = MailSim::new(&["n1"], wanted, health)?;
+    let mut dice = Dice::new(1);
+    let mut go_on = |sim: &mut MailSim, rounds: usize| {
+        let nodes: Vec<_> = sim.machines.keys().cloned().collect();
+        for _ in 0..rounds {
+            for node in &nodes {
+                sim.poll(node, true)?;
+                sim.work(node, &mut dice)?;
+                while sim.deliver(node)? {}
+            }
+            sim.advance(Duration::from_millis(200))?;
+        }
+        Ok::<(), String>(())
+    };
+    let named = [(Kind::Good, Some("order-7".to_owned()))];
+    sim.send(&named, false)?;
+    go_on(&mut sim, 20)?;
+    sim.advance(Duration::from_secs(620))?;
+    sim.send(&named, false)?;
+    sim.send(&[(Kind::Fails, None)], false)?;
+    go_on(&mut sim, 150)?;
+    sim.change(Change::Pause(at()))?.ok();
+    for _ in 0..4 {
+        sim.send(&vec![(Kind::Good, None); 1_000], false)?;
+    }
+    sim.change(Change::PurgeWaiting(at()))?.ok();
+    for _ in 0..4 {
+        sim.advance(Duration::from_millis(1))?;
+    }
+    Ok(())
 }
 
 /// More endings that differ, events and clients than are kept, each step checked like any other.
@@ -95,14 +158,25 @@ fn write(sim: &mut Sim, client: u128, change: Change) -> Result<(), String> {
 #[test]
 fn a_long_life_breaks_no_rule() {
     long_life().unwrap_or_else(|broken| panic!("{broken}"));
+    long_life_of_a_mailbox().unwrap_or_else(|broken| panic!("{broken}"));
 }
 
 #[test]
 fn every_broken_rule_is_noticed() {
+    all_are_noticed(|mutation| !is_of_mail(mutation));
+}
+
+#[test]
+fn every_broken_rule_of_mailboxes_is_noticed() {
+    all_are_noticed(is_of_mail);
+}
+
+fn all_are_noticed(which: fn(Mutation) -> bool) {
     let hook = take_hook();
     set_hook(Box::new(|_| {})); // A panic of a broken rule is counted, not shown.
     let half = |parity: usize| {
-        let mine = Mutation::ALL.into_iter().enumerate().filter(move |(nth, _)| nth % 2 == parity);
+        let mine = Mutation::ALL.into_iter().enumerate().filter(|(_, mutation)| which(*mutation));
+        let mine = mine.filter(move |(nth, _)| nth % 2 == parity);
         mine.map(|(nth, mutation)| (nth, mutation, found(mutation))).collect::<Vec<_>>()
     };
     let mut results = std::thread::scope(|scope| {

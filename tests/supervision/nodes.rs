@@ -6,10 +6,10 @@ use std::time::Duration;
 use pando_protocol::cause::CauseClass;
 use pando_protocol::ids::NodeName;
 use pando_protocol::session::Observation;
-use pando_protocol::spec::{Intensity, Restart};
+use pando_protocol::spec::{Intensity, Restart, Strategy, SupervisorSpec};
 use pando_protocol::view::{NodeState, State};
 use pando_supervision::{Command, Done, EndProof, EventKind, report};
-use pando_tests::rules::specs::{ms, path, permanent, process, tree, with_restart};
+use pando_tests::rules::specs::{ms, nested, path, permanent, process, tree, with_restart};
 use pando_tests::rules::world::World;
 
 fn world() -> World {
@@ -212,6 +212,46 @@ fn of_sixty_children_of_a_lost_node_fifty_start_at_once_and_the_rest_one_by_one(
     }
     assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= ms(20)), "{starts:?}");
     assert!(*starts.last().expect("ten") - lost <= ms(1_000 + 10 * 20), "jitter is at most a second");
+}
+
+#[test]
+fn a_group_of_sixty_on_a_lost_node_starts_once_the_last_of_it_may() {
+    for strategy in [Strategy::OneForAll, Strategy::RestForOne] {
+        let mut world = World::new(&["n1"]);
+        let names: Vec<String> = (0..60).map(|n| format!("c{n:02}")).collect();
+        let children = || names.iter().map(|name| permanent(name)).collect();
+        world.apply(&tree("t", |root| root.strategy = strategy, children()));
+        world.join("n2", 100, &[]);
+        world.lose("n1");
+        world.settle();
+        let (lost, until) = (world.sim.now, world.sim.cluster.head.brake);
+        assert!(until >= lost + ms(10 * 20), "ten are held back");
+        world.advance(until - lost - ms(1));
+        assert!(names.iter().all(|name| world.run(&format!("/t/{name}")).is_none()), "{strategy:?}");
+        world.advance(ms(1));
+        assert!(names.iter().all(|name| world.is_ready(&format!("/t/{name}"))), "{strategy:?}");
+    }
+}
+
+#[test]
+fn a_pool_of_sixty_that_its_group_takes_down_with_a_lost_node_waits_as_long_as_on_its_own() {
+    for (inner, colocate) in [(Strategy::OneForOne, false), (Strategy::OneForAll, false), (Strategy::OneForOne, true)] {
+        let mut world = World::new(&["n1"]);
+        let names: Vec<String> = (0..60).map(|n| format!("c{n:02}")).collect();
+        let workers = names.iter().map(|name| permanent(name)).collect();
+        let pool = nested("pool", |_, pool| pool.strategy = inner, workers);
+        let group = |root: &mut SupervisorSpec| (root.strategy, root.colocate) = (Strategy::OneForAll, colocate);
+        world.apply(&tree("t", group, vec![permanent("a"), pool]));
+        world.join("n2", 100, &[]);
+        world.lose("n1");
+        world.settle();
+        let (lost, until) = (world.sim.now, world.sim.cluster.head.brake);
+        world.advance(until - lost - ms(1));
+        let is_down = |name: &String| world.run(&format!("/t/pool/{name}")).is_none();
+        assert!(names.iter().all(is_down), "{inner:?}: none starts before the last of them may");
+        world.advance(ms(1));
+        assert!(names.iter().all(|name| world.is_ready(&format!("/t/pool/{name}"))), "{inner:?}");
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use pando_tests::rules::generator;
 /// Commands of one sequence, before its healing.
 const COMMANDS: usize = 200;
 /// Sequences of a full run.
-const SEQUENCES: u64 = 2_000;
+const SEQUENCES: u64 = 5_000;
 /// How often each command, observation, change and kind of event must be reached in a full run.
 const LEAST: u64 = 50;
 
@@ -43,7 +43,8 @@ fn random_sequences_break_no_rule_and_heal() {
     };
     let (even, odd) = std::thread::scope(|scope| {
         let even = scope.spawn(|| half(0));
-        (even.join().expect("failures are results"), half(1))
+        let odd = half(1); // Before the other half is waited for.
+        (even.join().expect("failures are results"), odd)
     });
     let mut coverage = even.unwrap_or_else(|broken| panic!("{broken}"));
     coverage.add(&odd.unwrap_or_else(|broken| panic!("{broken}")));

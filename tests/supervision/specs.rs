@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use pando_protocol::message::{Change, DifferenceKind};
+use pando_protocol::codec::{FRAME_LIMIT, encode};
+use pando_protocol::ids::{ClientId, MAX_DEPTH, MAX_NAME};
+use pando_protocol::message::{Change, DifferenceKind, Write};
 use pando_protocol::rejection::Rejection;
-use pando_protocol::spec::{AutoShutdown, ChildSpec, Restart, Shutdown, TreeSpec};
+use pando_protocol::spec::{AutoShutdown, ChildSpec, MAX_MEMBERS, Restart, Shutdown, TreeSpec};
 use pando_protocol::view::State;
-use pando_supervision::EventKind;
 use pando_supervision::trees::differences;
+use pando_supervision::{Cluster, Command, Done, EventKind, Stamp, apply};
 use pando_tests::rules::specs::{budget, nested, path, permanent, process, tree, with_restart};
 use pando_tests::rules::world::World;
 
@@ -270,4 +272,27 @@ fn a_dry_run_tells_the_difference_and_a_new_order_is_one() {
     world.change(Change::Stop(path("/t"))).unwrap();
     world.sim.now += Duration::from_millis(1);
     assert_eq!((world.row("/t/a").state, world.row("/t/b").state), (State::Stopping, State::Running));
+}
+
+#[test]
+fn what_an_apply_changed_fits_into_a_frame_however_long_its_paths_are() {
+    let mut cluster = Cluster::default();
+    let mut apply_anew = |sequence, spec: &TreeSpec| {
+        let (client, lowest_unanswered, change) = (ClientId(1), sequence, Change::Apply(spec.clone()));
+        let write = Write { client, sequence, lowest_unanswered, change };
+        match apply(&mut cluster, Stamp { at: Duration::ZERO, wall: 0 }, Command::Write(write)).outcome {
+            Ok(Done::Changed(changed)) => changed,
+            other => panic!("{other:?}"),
+        }
+    };
+    let id = |number: usize| format!("{number:0MAX_NAME$}");
+    let depth = MAX_DEPTH - 2;
+    let children = (0..MAX_MEMBERS - depth - 1).map(|number| permanent(&id(number))).collect();
+    let lowest = nested(&id(0), |_, _| {}, children);
+    let below = (1..depth).fold(lowest, |below, _| nested(&id(0), |_, _| {}, vec![below]));
+    let spec = tree(&id(0), |_| {}, vec![below]);
+    let changed = apply_anew(1, &spec);
+    let bytes = encode::<FRAME_LIMIT>(&changed).expect("it fits").len();
+    assert!(bytes > FRAME_LIMIT / 4 && changed.differences.len() < MAX_MEMBERS, "{bytes} bytes");
+    assert_eq!(apply_anew(2, &spec).differences, [], "all of it was applied");
 }

@@ -237,7 +237,8 @@ fn a_lease_that_is_told_over_again_changes_nothing_and_the_last_report_ends_the_
         out_of_memory: pando_protocol::cause::OutOfMemory::No,
         stderr: None,
     };
-    let observation = Observation::Exited { path: path("/t/a"), incarnation: run.incarnation, exit };
+    let observation =
+        Observation::Exited { path: path("/t/a"), incarnation: run.incarnation, exit, started: Vec::new() };
     world.command(Command::Observe { node: node("n1"), session: run.session, number, observation });
     assert_eq!(world.last("/t/a").cause.code, Some(7));
     assert_eq!((state_of(&world, "n1"), world.sim.cluster.nodes[&node("n1")].sessions.len()), (NodeState::Down, 0));

@@ -26,7 +26,7 @@ fn exited(incarnation: Incarnation) -> Observation {
         out_of_memory: OutOfMemory::No,
         stderr: None,
     };
-    Observation::Exited { path: path("/t/a"), incarnation, exit }
+    Observation::Exited { path: path("/t/a"), incarnation, exit, started: Vec::new() }
 }
 
 fn observe(node: &str, session: SessionId, number: u64, observation: Observation) -> Command {
@@ -163,7 +163,7 @@ fn the_largest_numbers_are_taken_like_any_other() {
         out_of_memory: OutOfMemory::Yes,
         stderr: Some("\n".repeat(9_999)),
     };
-    let exited = |incarnation, exit| Observation::Exited { path: path("/t/a"), incarnation, exit };
+    let exited = |incarnation, exit| Observation::Exited { path: path("/t/a"), incarnation, exit, started: Vec::new() };
     let last = Stamp { at: Duration::MAX, wall: u64::MAX };
     let commands = [
         observe("n1", run.session, 3, exited(run.incarnation, huge(ExitHow::Unready(Duration::MAX)))),

@@ -9,6 +9,8 @@ use pando_protocol::golden::Golden;
 use pando_protocol::message::{Answer, Call, Channel, Item};
 use pando_protocol::session::{LeaderWord, Obituary, ObituaryReply, RunnerWord};
 use pando_protocol::spec::TreeSpec;
+use pando_supervision::cluster::{Member, Node};
+use pando_supervision::mail::Mailbox;
 use pando_supervision::parts::{Part, from_parts, parts};
 use pando_supervision::{Batch, Outcome};
 
@@ -29,6 +31,9 @@ fn golden_bytes_of_what_is_sent_and_of_the_replicated_state_are_written_and_read
     golden.values::<Batch>("Batch", &samples::batches());
     golden.values::<Vec<Outcome>>("Outcomes", &[samples::outcomes()]);
     golden.values::<Part>("Part", &samples::state::parts());
+    golden.values::<Mailbox>("Mailbox", &[samples::state::whole_mailbox()]);
+    golden.values::<Member>("Member", &samples::state::whole_members());
+    golden.values::<Node>("Node", &[samples::state::whole_node()]);
     golden.bytes("channel", &channels());
     golden.finish();
 }

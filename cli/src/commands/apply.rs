@@ -7,11 +7,13 @@ use std::time::Duration;
 use anyhow::anyhow;
 use clap::Args;
 use pando_protocol::ids::Path;
+use pando_protocol::mail::Leftover;
 use pando_protocol::message::{Change, Freshness};
-use pando_protocol::spec::TreeSpec;
+use pando_protocol::spec::{SpecMistake, TreeSpec};
 use pando_protocol::spec_file::{self, Format, MAX_FILE, SpecFileError};
 use tokio::time::Instant;
 
+use crate::arguments::Leaving;
 use crate::connection::{Connection, Reading, with};
 use crate::context::Target;
 use crate::exit::{Code, Failure};
@@ -25,6 +27,8 @@ pub struct Apply {
     /// Print what would change, and change nothing
     #[arg(long, conflicts_with = "wait")]
     dry_run: bool,
+    #[command(flatten)]
+    leaving: Leaving,
     /// Return when everything that should run is ready; fails when the tree fails
     #[arg(long)]
     wait: bool,
@@ -40,6 +44,7 @@ impl Apply {
     /// The file is wrong, or the cluster refuses it, cannot be reached, or does not become whole.
     pub async fn run(self, target: &Target) -> Result<(), Failure> {
         let spec = read_spec(&self.file)?;
+        warn(&spec);
         with(target, async |connection| {
             if self.dry_run { show_difference(connection, spec).await } else { self.apply(connection, spec).await }
         })
@@ -49,9 +54,13 @@ impl Apply {
     async fn apply(&self, connection: &Connection, spec: TreeSpec) -> Result<(), Failure> {
         let root = Path::root(&spec.name);
         let begun = Instant::now();
+        let change = match self.leaving.leftover() {
+            Leftover::Refuse => Change::Apply(spec),
+            leftover => Change::ApplyLeaving(spec, leftover),
+        };
         let changed = match self.wait {
-            true => connection.change_within(Change::Apply(spec), self.timeout).await?,
-            false => connection.change(Change::Apply(spec)).await?,
+            true => connection.change_within(change, self.timeout).await?,
+            false => connection.change(change).await?,
         };
         let same = format!("{root} is so already: nothing was changed");
         output::emit(&differences::render(&changed.differences, &same, output::wants_colour()))?;
@@ -60,6 +69,13 @@ impl Apply {
         }
         let settled = waiting::until_whole(connection, &root, begun, self.timeout).await?;
         output::emit(&waiting::whole(&root, &settled))
+    }
+}
+
+/// Says what is allowed and may surprise.
+fn warn(spec: &TreeSpec) {
+    for SpecMistake { at, key, what } in spec.warnings() {
+        output::say(format_args!("pando: warning: {at}: {key} {what}"));
     }
 }
 

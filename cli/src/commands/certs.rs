@@ -37,7 +37,7 @@ pub struct Certs {
     /// Somebody to make a certificate for that reads everything and changes nothing; repeatable
     #[arg(long = "viewer", value_name = "NAME[=DIR]", value_parser = holder)]
     viewers: Vec<Holder>,
-    /// A program to make a certificate for that only feeds mailboxes (not yet built); repeatable
+    /// A program to make a certificate for that only sends messages and asks for replies; repeatable
     #[arg(long = "producer", value_name = "NAME[=DIR]", value_parser = holder)]
     producers: Vec<Holder>,
     #[command(flatten)]

@@ -81,6 +81,7 @@ mod tests {
 
     #[test]
     fn bash_accepts_the_script() {
+        let _alone = crate::commands::dev::orphans::OWN_CHILDREN.blocking_lock();
         let mut bash = std::process::Command::new("bash").arg("-n").stdin(Stdio::piped()).spawn().unwrap();
         let script = script(KnownShell::Bash, Arguments::command()).unwrap();
         bash.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();

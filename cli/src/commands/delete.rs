@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use clap::Args;
 use pando_protocol::ids::{Path, TreeName};
+use pando_protocol::mail::Leftover;
 use pando_protocol::message::{Change, Freshness};
 use pando_protocol::rejection::Rejection;
 use tokio::time::Instant;
 
-use crate::arguments::tree_name;
+use crate::arguments::{Leaving, tree_name};
 use crate::connection::{Connection, unconfirmed, with};
 use crate::context::Target;
 use crate::exit::Failure;
@@ -21,6 +22,8 @@ pub struct Delete {
     /// Name of the tree
     #[arg(value_parser = tree_name)]
     tree: TreeName,
+    #[command(flatten)]
+    leaving: Leaving,
     /// Return when its last process is gone
     #[arg(long)]
     wait: bool,
@@ -37,7 +40,10 @@ impl Delete {
     pub async fn run(self, target: &Target) -> Result<(), Failure> {
         with(target, async |connection| {
             let root = Path::root(&self.tree);
-            let change = Change::Delete(self.tree.clone());
+            let change = match self.leaving.leftover() {
+                Leftover::Refuse => Change::Delete(self.tree.clone()),
+                leftover => Change::DeleteLeaving(self.tree.clone(), leftover),
+            };
             let begun = Instant::now();
             if !self.wait {
                 connection.change(change).await?;
@@ -73,6 +79,5 @@ async fn until_gone(connection: &Connection, root: &Path, begun: Instant, limit:
 }
 
 fn says_gone(failure: &Failure) -> bool {
-    let rejection = failure.error.as_ref().and_then(|error| error.downcast_ref::<Rejection>());
-    matches!(rejection, Some(Rejection::NoSuchPath { .. } | Rejection::NoSuchTree(_)))
+    matches!(failure.rejection(), Some(Rejection::NoSuchPath { .. } | Rejection::NoSuchTree(_)))
 }

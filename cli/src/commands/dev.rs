@@ -13,7 +13,7 @@ mod control;
 mod grove;
 mod kill;
 mod layout;
-mod orphans;
+pub mod orphans;
 mod process;
 mod run;
 mod start;

@@ -7,7 +7,7 @@ use pando_protocol::cause::{Cause, CauseChain};
 use pando_protocol::ids::{NodeName, Path};
 use pando_protocol::view::{Explanation, Kind, TreeRow};
 
-use crate::commands::tree::{state_name, verdict_name};
+use crate::commands::tree::{mailbox_depth, state_name, verdict_name};
 use crate::connection::{Reading, with};
 use crate::context::Target;
 use crate::exit::Failure;
@@ -47,6 +47,10 @@ fn render(explanation: &Explanation, colour: bool) -> String {
         if !sentence.is_empty() {
             text.push_str(&format!("  {label:<10}{sentence}\n"));
         }
+    }
+    if let Some(depth) = &row.mailbox {
+        let stands = mailbox_depth(depth);
+        text.push_str(&format!("  {:<10}{stands}; `pando mailbox {}` tells more\n", "mailbox", row.path));
     }
     text.push_str(&last_ending(last.as_ref(), colour));
     text.push_str(&budget_window(window, colour));

@@ -1,9 +1,11 @@
 //! The verbs, one file each: what they are told, and what they do.
 
 pub mod apply;
+pub mod ask;
 pub mod certs;
 pub mod cluster;
 pub mod completions;
+pub mod dead_letters;
 pub mod delete;
 pub mod dev;
 pub mod diff;
@@ -12,12 +14,16 @@ pub mod explain;
 pub mod history;
 pub mod kill;
 pub mod logs;
+pub mod mailbox;
 pub mod man;
 pub mod node;
 pub mod quarantine;
 pub mod restart;
+pub mod scale;
+pub mod send;
 pub mod start;
 pub mod status;
 pub mod stop;
 pub mod tree;
 pub mod wait;
+pub mod work;

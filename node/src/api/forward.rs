@@ -14,6 +14,11 @@ use crate::peer::{OtherNodes, PeerAnswer, PeerCall};
 
 /// Between two tries where nothing else is to be waited for.
 const PAUSE: Duration = Duration::from_millis(10);
+/// What is asked of the cluster itself (a transfer, a change of members) has this long, leadership that moves on the way
+/// included. `pando` waits 10 s for an answer, of which it may need 3 s to find a node that gives one.
+pub(super) const OPERATION_LIMIT: Duration = Duration::from_secs(6);
+/// Of that a leader has this long to be found, as for a read: the client asks another node then, which may know one.
+pub(super) const OPERATION_SEARCH: Duration = Duration::from_secs(2);
 
 /// What became of a call that only the leader can answer.
 pub(super) enum Forwarded {

@@ -1,25 +1,20 @@
 //! Who takes part in Raft, changed by the leader, wherever that is.
 
-use std::time::Duration;
-
 use openraft::AsyncRuntime;
 use pando_protocol::message::{Answer, Call, MemberChange, MembersChanged, Reply};
 use pando_protocol::rejection::Rejection;
 
 use super::Api;
-use super::forward::{Forwarded, Led};
+use super::forward::{Forwarded, Led, OPERATION_LIMIT, OPERATION_SEARCH};
 use super::write::no_leader;
 use crate::control::{Control, NotChanged};
 use crate::peer::OtherNodes;
 
-/// A change has this long, leadership that moves on the way included: less than the 10 s that `pando` gives a call.
-const CHANGE_LIMIT: Duration = Duration::from_secs(9);
-
 impl<R: AsyncRuntime, N: OtherNodes> Api<R, N> {
     /// Has the leader change the members. What is so already is done, so it is asked of each new leader again.
     pub(super) async fn change_members(&self, change: MemberChange) -> Answer {
-        let Some(control) = &self.control else { return Err(no_leader(CHANGE_LIMIT, "an agent holds no state")) };
-        match self.to_leader(control, &Call::Members(change), CHANGE_LIMIT, CHANGE_LIMIT).await {
+        let Some(control) = &self.control else { return Err(no_leader(OPERATION_SEARCH, "an agent holds no state")) };
+        match self.to_leader(control, &Call::Members(change), OPERATION_SEARCH, OPERATION_LIMIT).await {
             Forwarded::Answered(answer) => answer,
             Forwarded::TimedOut { was_sent: true, .. } => Err(Rejection::Unknown),
             Forwarded::TimedOut { was_sent: false, waited, last_seen } => Err(no_leader(waited, &last_seen)),

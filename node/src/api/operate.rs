@@ -10,15 +10,13 @@ use pando_protocol::spec::Signal;
 use pando_protocol::view::Kind;
 
 use super::Api;
-use super::forward::Forwarded;
+use super::forward::{Forwarded, OPERATION_LIMIT, OPERATION_SEARCH};
 use super::write::no_leader;
 use crate::control::Control;
 use crate::peer::{OtherNodes, PeerAnswer, PeerCall};
 
 /// A signal has this long to reach the node that runs the child.
 const SIGNAL_LIMIT: Duration = Duration::from_secs(3);
-/// A transfer has this long.
-const TRANSFER_LIMIT: Duration = Duration::from_secs(8);
 
 impl<R: AsyncRuntime, N: OtherNodes> Api<R, N> {
     /// Sends a signal to the process that runs at `path`, on whichever node that is by this node's state.
@@ -81,8 +79,8 @@ impl<R: AsyncRuntime, N: OtherNodes> Api<R, N> {
 
     /// Moves leadership, wherever it is now.
     pub(super) async fn transfer(&self, to: Option<NodeName>) -> Answer {
-        let Some(control) = &self.control else { return Err(no_leader(TRANSFER_LIMIT, "an agent holds no state")) };
-        match self.to_leader(control, &Call::Transfer { to }, TRANSFER_LIMIT, TRANSFER_LIMIT).await {
+        let Some(control) = &self.control else { return Err(no_leader(OPERATION_SEARCH, "an agent holds no state")) };
+        match self.to_leader(control, &Call::Transfer { to }, OPERATION_SEARCH, OPERATION_LIMIT).await {
             Forwarded::Answered(answer) => answer,
             Forwarded::TimedOut { waited, last_seen, .. } => Err(no_leader(waited, &last_seen)),
         }

@@ -4,8 +4,8 @@
 //! | --- | --- |
 //! | `node` | once it has joined, everything; it alone may open what is between nodes |
 //! | `admin` | ask for everything |
-//! | `viewer` | read: trees, nodes, reasons, history, events, logs |
-//! | `producer` | put messages into mailboxes, of which there are none yet: so nothing |
+//! | `viewer` | read: trees, nodes, reasons, history, events, logs, mailboxes, dead letters |
+//! | `producer` | put messages into mailboxes, and wait for the reply to one |
 //!
 //! The node that a client is connected to decides; whoever it passes the request on to is asked by a *node* and does not decide
 //! again. Nothing is gained by telling it the client's role: it would have that word from the same node, and a node may write
@@ -21,7 +21,9 @@ use pando_protocol::rejection::Rejection;
 enum Deed {
     /// It looks at something, and leaves it as it is.
     Look,
-    /// It changes what runs, or where it runs, or who leads, or who votes.
+    /// It puts messages into a mailbox, or asks what became of one.
+    Produce,
+    /// It changes what runs, or where it runs, or who leads, or who votes, or what becomes of messages.
     Operate,
 }
 
@@ -29,7 +31,9 @@ enum Deed {
 pub fn may_open(role: Role, channel: Channel) -> bool {
     match channel {
         Channel::Client => true,
-        Channel::Session | Channel::RaftAppend | Channel::RaftCall | Channel::Peer => role == Role::Node,
+        Channel::Session | Channel::RaftAppend | Channel::RaftCall | Channel::Peer | Channel::Lease | Channel::Mail => {
+            role == Role::Node
+        }
     }
 }
 
@@ -43,13 +47,14 @@ pub(super) fn may_ask(role: Role, call: &Call) -> Result<(), Rejection> {
         // A node passes on what a client asked it, after it decided here itself.
         Role::Node | Role::Admin => true,
         Role::Viewer => deed == Deed::Look,
-        Role::Producer => false,
+        Role::Producer => deed == Deed::Produce,
     };
     if is_allowed {
         return Ok(());
     }
     let needed = match deed {
         Deed::Look => "viewer or admin",
+        Deed::Produce => "producer or admin",
         Deed::Operate => "admin",
     };
     Err(Rejection::Forbidden { needed: needed.to_owned(), yours: role.as_str().to_owned() })
@@ -72,7 +77,11 @@ fn deed(call: &Call) -> Deed {
             | Query::Cluster
             | Query::Members
             | Query::Diff(_)
-            | Query::Settled(_) => Deed::Look,
+            | Query::Settled(_)
+            | Query::Mailboxes(_)
+            | Query::DeadLetters { .. }
+            | Query::DeadLetter { .. } => Deed::Look,
+            Query::Asked { .. } => Deed::Produce,
         },
         Call::Events { .. } | Call::Logs { .. } => Deed::Look,
         Call::Write(write) => match write.change {
@@ -85,7 +94,16 @@ fn deed(call: &Call) -> Deed {
             | Change::Undrain(_)
             | Change::RemoveNode(_)
             | Change::RemoveDeadNode(_)
-            | Change::Quarantine(_) => Deed::Operate,
+            | Change::Quarantine(_)
+            | Change::ApplyLeaving(..)
+            | Change::DeleteLeaving(..)
+            | Change::Scale { .. }
+            | Change::Pause(_)
+            | Change::Resume(_)
+            | Change::Redrive { .. }
+            | Change::PurgeDead { .. }
+            | Change::PurgeWaiting(_) => Deed::Operate,
+            Change::Send { .. } => Deed::Produce,
         },
         Call::Kill { .. } | Call::Transfer { .. } | Call::Members(_) => Deed::Operate,
     }
@@ -143,7 +161,9 @@ mod tests {
         for call in operations().iter().chain([&look()]) {
             assert_eq!((may_ask(Role::Admin, call), may_ask(Role::Node, call)), (Ok(()), Ok(())));
         }
-        for channel in [Channel::Session, Channel::RaftAppend, Channel::RaftCall, Channel::Peer] {
+        let between_nodes =
+            [Channel::Session, Channel::RaftAppend, Channel::RaftCall, Channel::Peer, Channel::Lease, Channel::Mail];
+        for channel in between_nodes {
             let who: Vec<Role> = Role::ALL.into_iter().filter(|role| may_open(*role, channel)).collect();
             assert_eq!(who, [Role::Node], "{channel:?}");
         }

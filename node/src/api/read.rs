@@ -8,7 +8,7 @@ use pando_protocol::message::{Answer, Call, Found, Freshness, Query, Reply, View
 use pando_protocol::rejection::Rejection;
 use pando_protocol::session::NodeRole;
 use pando_protocol::view::{ClusterRow, NodeRow};
-use pando_supervision::{Cluster, report, trees};
+use pando_supervision::{Cluster, mail, report, trees};
 
 use super::Api;
 use super::forward::{Forwarded, Led};
@@ -65,6 +65,16 @@ impl<R: AsyncRuntime, N: OtherNodes> Api<R, N> {
             Query::Settled(path) => Found::Settled(existing(&cluster, &path, report::settled)?),
             Query::Nodes => Found::Nodes(with_roles(control, report::nodes(&cluster))),
             Query::Members => Found::Members(control.members().await),
+            Query::Mailboxes(from) => Found::Mailboxes(mail::report::mailboxes(&cluster, from.as_ref())?),
+            Query::DeadLetters { of, letters, after, limit, whole } => {
+                let page = mail::report::Page { after, limit, whole };
+                let (letters, total) = mail::report::dead_letters(&cluster, &of, &letters, page)?;
+                Found::DeadLetters { letters, total }
+            }
+            Query::DeadLetter { of, id } => {
+                Found::DeadLetters { letters: vec![mail::report::dead_letter(&cluster, &of, &id)?], total: 1 }
+            }
+            Query::Asked { of, number } => Found::Asked(mail::report::asked(&cluster, &of, number)?),
             Query::Diff(spec) => {
                 spec.check().map_err(|mistakes| Rejection::BadSpec { tree: spec.name.clone(), mistakes })?;
                 Found::Differences(trees::differences(&cluster, &spec)?)

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use openraft::{AsyncRuntime, Instant};
 use openraft_rt_sim::{SimInstant, SimRuntime};
+use pando_protocol::client::quic::Tuning;
 use pando_protocol::ids::ClientId;
-use pando_protocol::message::{Answer, Call, Change, Reply, Write};
+use pando_protocol::message::{Answer, Call, Change, MemberChange, Reply, Write};
 use pando_protocol::rejection::Rejection;
 use pando_protocol::spec::{
     AutoShutdown, Backoff, ChildSpec, Command as Program, Intensity, ProcessSpec, Restart, Strategy, SupervisorSpec,
@@ -18,9 +19,11 @@ use pando_protocol::spec::{
 use pando_supervision::{Cluster, Command, Done, Outcome, Stamp, apply};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::forward::{OPERATION_LIMIT, OPERATION_SEARCH};
 use super::write::{SEARCH_LIMIT, WRITE_LIMIT};
 use super::*;
-use crate::control::{EventFeed, Leader, Leadership, NotProposed, ProofRequest, Proposal, Published};
+use crate::control::{EventFeed, Leader, Leadership, MailLane, NotProposed, OnDisk, ProofRequest, Proposal, Published};
+use crate::instruments::Instruments;
 use crate::peer::{PeerAnswer, PeerCall};
 use crate::runner::RunnerHandle;
 
@@ -111,7 +114,21 @@ impl Grove {
             }
         }));
         let name = own.clone();
-        let control = Control { own: name, proposals, proofs, questions, changes, published, leadership, events };
+        let (mail, _) = MailLane::new();
+        let (instruments, (_, kept)) = (Instruments::default(), watch::channel(OnDisk::default()));
+        let control = Control {
+            own: name,
+            proposals,
+            mail,
+            proofs,
+            questions,
+            changes,
+            published,
+            leadership,
+            events,
+            instruments,
+            kept,
+        };
         let api = Arc::new(Api {
             own: own.clone(),
             cluster: "grove".into(),
@@ -151,8 +168,12 @@ impl Grove {
 
     /// Asks `n1` for a write, as its client does. The answer, and how long it took.
     async fn write(&self) -> (Answer, Duration) {
+        self.ask(Call::Write(write())).await
+    }
+
+    async fn ask(&self, call: Call) -> (Answer, Duration) {
         let asked = SimInstant::now();
-        let answer = self.apis[&"n1".parse::<NodeName>().unwrap()].answer(Call::Write(write())).await;
+        let answer = self.apis[&"n1".parse::<NodeName>().unwrap()].answer(call).await;
         (answer, asked.elapsed())
     }
 
@@ -169,7 +190,7 @@ async fn propose(
     publish: watch::Sender<Published<SimRuntime>>,
     proposed: Arc<Mutex<Vec<NodeName>>>,
 ) {
-    while let Some(Proposal { command, round: _, reply }) = waiting.recv().await {
+    while let Some(Proposal { command, round: _, reply, room: _ }) = waiting.recv().await {
         if !leadership.borrow().leads {
             _ = reply.send(Err(NotProposed::NotLeader));
             continue;
@@ -238,5 +259,25 @@ fn a_client_hears_whether_its_write_may_have_been_applied_and_waits_only_where_i
         assert_eq!(answer, Err(Rejection::Unknown));
         assert!((WRITE_LIMIT..WRITE_LIMIT + SLACK).contains(&took), "{took:?}");
         assert_eq!(grove.proposed(), ["n2"]);
+    });
+}
+
+#[test]
+fn who_asks_for_a_change_of_members_or_leader_hears_what_became_of_it_before_giving_up() {
+    // Of `pando`, and of its client for the way to a node.
+    let (patience, dial) = (Duration::from_secs(10), Tuning::client().dial);
+    let change = || Call::Members(MemberChange::Remove("n3".parse().unwrap()));
+    simulated(async |grove: Grove| {
+        for call in [change(), Call::Transfer { to: None }] {
+            let (answer, took) = grove.ask(call).await;
+            assert!(matches!(answer, Err(Rejection::NoLeader { waited, .. }) if waited == took), "{answer:?}");
+            assert!((OPERATION_SEARCH..OPERATION_SEARCH + SLACK).contains(&took), "{took:?}");
+        }
+        grove.led_by(Some("n2"));
+        grove.loses_answers_of("n2");
+        let (answer, took) = grove.ask(change()).await;
+        assert_eq!(answer, Err(Rejection::Unknown), "it may be changed");
+        assert!((OPERATION_LIMIT..OPERATION_LIMIT + SLACK).contains(&took), "{took:?}");
+        assert!(dial + took < patience, "{took:?}");
     });
 }

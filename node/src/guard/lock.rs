@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
 
+use crate::disk::remedy;
+
 /// The name of the lock in the data folder.
 pub const LOCK_FILE: &str = "guard.lock";
 
@@ -30,7 +32,7 @@ pub enum LockError {
         waited: Duration,
     },
     /// The file cannot be made or locked.
-    #[error("cannot lock {}", path.display())]
+    #[error("cannot make and lock {}: {}, then start the node again", path.display(), remedy(source))]
     Io {
         /// The file.
         path: PathBuf,

@@ -22,6 +22,7 @@ use openraft::{AsyncRuntime, Instant, Raft};
 use pando_protocol::ids::NodeName;
 use tracing::info;
 
+use super::fatal::reason;
 use super::neighbours::{Neighbours, introduce};
 use super::service::Evidence;
 use super::types::{RaftId, Types, Voter};
@@ -54,11 +55,18 @@ pub enum BootstrapError<R: AsyncRuntime> {
     #[error("node {0} is not among the configured voters {1:?}: start it with --join, or as an agent")]
     NotAVoter(NodeName, Vec<String>),
     /// Raft has stopped.
-    #[error("Raft has stopped")]
-    Stopped(#[from] Fatal<Types<R>>),
+    #[error("{}", reason(.0))]
+    Stopped(Fatal<Types<R>>),
     /// Raft refused to initialise.
     #[error("the cluster could not be initialised")]
     Refused(#[source] Box<InitializeError<Types<R>>>),
+}
+
+// By hand, because the reason is in the text already and would be told twice as a source.
+impl<R: AsyncRuntime> From<Fatal<Types<R>>> for BootstrapError<R> {
+    fn from(fatal: Fatal<Types<R>>) -> Self {
+        Self::Stopped(fatal)
+    }
 }
 
 /// What to do, given what the voters said.

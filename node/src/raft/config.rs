@@ -30,7 +30,9 @@ pub fn raft_config(cluster: &str, times: &Times) -> Config {
         // A node that was cut off must not depose a healthy leader when it returns.
         enable_pre_vote: Some(true),
         // A voter whose torn end was cut may lack what it acknowledged, where its disk lied. The leader sends it again; else it
-        // would fall over it (an assertion of openraft). What a quorum accepted is not taken back by that.
+        // would fall over it (an assertion of openraft). All that goes back is what the leader believes of this one follower: what
+        // a quorum accepted, and what is committed, only ever grow, and a lost entry counts for no new quorum until it is there
+        // again. It has one copy less until then, and a vote that was lost with it can be given again; no setting helps there.
         allow_log_reversion: Some(true),
         // Our own task decides both by bytes: storage::retention. Counts of entries know neither sizes nor followers.
         snapshot_policy: SnapshotPolicy::Never,

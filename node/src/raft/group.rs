@@ -132,14 +132,19 @@ impl Group {
     /// Asks the leader for a change, and again whoever leads next while it says that it does not lead.
     pub(crate) async fn change(&self, change: MemberChange) -> Result<bool, NotChanged> {
         loop {
-            let (reply, changed) = oneshot::channel();
-            let request = ChangeRequest { change: change.clone(), reply };
-            self.voters[self.leader().await].running.as_ref().unwrap().changes.send(request).await.unwrap();
-            match timeout(LIMIT, changed).await.expect("a change hangs").expect("an answer") {
+            match self.change_at(self.leader().await, change.clone()).await {
                 Err(NotChanged::NotLeader) => sleep(Duration::from_millis(5)).await,
                 answer => return answer,
             }
         }
+    }
+
+    /// Asks one of them for a change.
+    pub(crate) async fn change_at(&self, index: usize, change: MemberChange) -> Result<bool, NotChanged> {
+        let (reply, changed) = oneshot::channel();
+        let request = ChangeRequest { change, reply };
+        self.voters[index].running.as_ref().unwrap().changes.send(request).await.unwrap();
+        timeout(LIMIT, changed).await.expect("a change hangs").expect("an answer")
     }
 
     pub(crate) fn name(&self, index: usize) -> NodeName {
@@ -194,12 +199,14 @@ impl Group {
         let directory = Directory::new(self.configured.clone());
         let service = Service::new(raft.clone(), Store, voter.name.clone(), directory, evidence.clone(), voter.known);
         let (changes, wanted) = mpsc::channel(16);
+        let ruled = voter.machine.clone();
         let keeper = members::Keeper {
             raft: raft.clone(),
             neighbours: peers.clone(),
             configured: self.configured.clone(),
             session_is_over: SESSION_IS_OVER,
             sessions: Box::new(|_| 1),
+            rules: Box::new(move || ruled.rules()),
             changes: wanted,
             stop: stop.clone(),
         };

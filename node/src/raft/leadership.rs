@@ -8,6 +8,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::Raft;
+use super::fatal::reason;
 use super::types::{CommittedLeaderId, RaftId};
 use crate::control::{Leader, Leadership, ProofRequest, Published, Urgency};
 use crate::directory::Known;
@@ -33,7 +34,7 @@ pub async fn follow<R: AsyncRuntime>(
     let mut reign = Reign::default();
     loop {
         if let Err(fatal) = &metrics.borrow_watched().running_state {
-            return Err(fatal.to_string());
+            return Err(reason(fatal));
         }
         let before = leadership.borrow().clone();
         let votes = votes(&raft, own, founds, &known.borrow_and_update());

@@ -11,7 +11,9 @@
 //! One task, one change at a time, each bound to the membership that it was judged by. Every step leaves a membership that can
 //! go on, so a leader may die after any of them, and what was asked for may be asked again.
 //!
-//! What judges is pure: [`judge`] and [`replacement`].
+//! What judges is pure, in a file of its own: `judge` and `replacement`.
+
+mod judging;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,13 +26,13 @@ use openraft::storage::RaftStateMachine;
 use openraft::{AsyncRuntime, ChangeMembers, Instant, Raft};
 use pando_protocol::ids::NodeName;
 use pando_protocol::message::MemberChange;
-use pando_protocol::view::{MemberRole, MemberRow};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use self::judging::{Assembly, Replacement, Step, judge, replacement};
 use super::bootstrap::Configured;
-use super::neighbours::{Neighbours, introduce};
+use super::neighbours::{Neighbours, introduce, meet};
 use super::questions;
 use super::types::{LogId, RaftId, Types, Voter};
 use super::wire::{Introduction, Request};
@@ -39,6 +41,8 @@ use crate::storage::format::StoredMembership;
 
 /// Counts the sessions of a node that stand in the state.
 pub type Sessions = Box<dyn Fn(&NodeName) -> usize + Send + Sync>;
+/// Tells the version of the rules that the state is under.
+pub type StateRules = Box<dyn Fn() -> u32 + Send + Sync>;
 
 /// The leader's task. It runs on every voter, and does nothing where another one leads.
 pub struct Keeper<R: AsyncRuntime, N: Neighbours, SM: RaftStateMachine<Types<R>>> {
@@ -52,198 +56,12 @@ pub struct Keeper<R: AsyncRuntime, N: Neighbours, SM: RaftStateMachine<Types<R>>
     pub session_is_over: Duration,
     /// The sessions that stand.
     pub sessions: Sessions,
+    /// The rules that whoever takes part must know.
+    pub rules: StateRules,
     /// What people ask for.
     pub changes: mpsc::Receiver<ChangeRequest>,
     /// When to end.
     pub stop: CancellationToken,
-}
-
-/// The members, as the leader sees them, and the log entry that made them so.
-#[derive(Debug, Clone)]
-pub struct Assembly {
-    /// Everybody.
-    pub members: Vec<MemberRow>,
-    /// The leader.
-    pub leader: RaftId,
-    entry: Option<LogId>,
-}
-
-/// The next step toward what was asked for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
-    /// It is so.
-    Done,
-    /// A new member is to be reached, and made a learner.
-    Reach,
-    /// A learner becomes a voter; the voter of the same name, which lost its data, goes in the same change.
-    Vote {
-        /// The learner.
-        new: RaftId,
-        /// What it was before.
-        instead_of: Option<RaftId>,
-    },
-    /// Leadership moves away from the one that is to go.
-    HandOver,
-    /// A voter becomes a learner.
-    Demote(RaftId),
-    /// A learner goes; `hears` says that it is there and has not heard yet that it is no voter any more.
-    Drop {
-        /// The learner.
-        id: RaftId,
-        /// Whether it is worth waiting for.
-        hears: bool,
-    },
-    /// Not now: why, and what to do.
-    Refuse(String),
-}
-
-/// What to do next about a change that was asked for.
-pub fn judge(change: &MemberChange, now: &Assembly) -> Step {
-    let of_name = |role: MemberRole| now.members.iter().find(|m| m.name == *change.name() && m.role == role);
-    let (voter, learner) = (of_name(MemberRole::Voter), of_name(MemberRole::Learner));
-    match change {
-        MemberChange::Add { name, address } => {
-            if let Some(other) = now.members.iter().find(|m| m.address == *address && m.name != *name) {
-                return Step::Refuse(format!(
-                    "{address} is where {} answers: give {name} an address of its own",
-                    other.name
-                ));
-            }
-            match voter.or(learner) {
-                Some(member) if member.address == *address => Step::Done,
-                Some(member) => Step::Refuse(format!(
-                    "it is a member already, at {}: `pando cluster members remove {name}` first, then add it at {address}",
-                    member.address
-                )),
-                None => Step::Reach,
-            }
-        }
-        MemberChange::Promote(name) => match (voter, learner) {
-            (None, None) => Step::Refuse(format!(
-                "it is no member: `pando cluster members add {name} HOST:PORT` makes it a learner first"
-            )),
-            (Some(_), None) => Step::Done,
-            (old, Some(new)) => match may_vote(now, new, old.map(|old| old.raft_id)) {
-                Ok(()) => Step::Vote { new: new.raft_id, instead_of: old.map(|old| old.raft_id) },
-                Err(why) => Step::Refuse(why),
-            },
-        },
-        MemberChange::Remove(_) => match (voter, learner) {
-            (None, None) => Step::Done,
-            (Some(voter), _) => match may_go(now, voter) {
-                Ok(()) if voter.raft_id == now.leader => Step::HandOver,
-                Ok(()) => Step::Demote(voter.raft_id),
-                Err(why) => Step::Refuse(why),
-            },
-            (None, Some(learner)) => {
-                Step::Drop { id: learner.raft_id, hears: learner.answers == Some(true) && learner.lag != Some(0) }
-            }
-        },
-    }
-}
-
-/// What is to be done about the member `name` on its own account, which says now that it is `actual`: it is replaced where it
-/// lost its data. `is_over`: nothing runs any more under a session from before.
-pub fn replacement(name: &NodeName, actual: &Introduction, is_over: bool, now: &Assembly) -> Vec<Replacement> {
-    let of_name = || now.members.iter().filter(|member| member.name == *name);
-    let voter = of_name().find(|member| member.role == MemberRole::Voter);
-    let learners = of_name().filter(|member| member.role == MemberRole::Learner);
-    if voter.is_some_and(|voter| voter.raft_id == actual.raft_id) {
-        return learners.map(|learner| Replacement::Drop(learner.raft_id)).collect();
-    }
-    let mut todo: Vec<_> =
-        learners.filter(|l| l.raft_id != actual.raft_id).map(|l| Replacement::Drop(l.raft_id)).collect();
-    let known = of_name().find(|member| member.raft_id == actual.raft_id);
-    let address = of_name().next().map(|member| member.address.clone()).unwrap_or_default();
-    match (known, voter) {
-        // It holds the data of who knows whom.
-        (None, _) if actual.initialised => return Vec::new(),
-        (None, Some(_)) if !is_over => return Vec::new(),
-        (None, _) => todo.push(Replacement::Learn { id: actual.raft_id, address }),
-        (Some(new), Some(old)) if is_over && may_vote(now, new, Some(old.raft_id)).is_ok() => {
-            todo.push(Replacement::Vote { new: new.raft_id, instead_of: old.raft_id });
-        }
-        (Some(_), _) => {}
-    }
-    todo
-}
-
-/// A step of the leader's own replacement of a member that lost its data.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Replacement {
-    /// A learner's id that is lost goes.
-    Drop(RaftId),
-    /// The new id becomes a learner.
-    Learn {
-        /// It.
-        id: RaftId,
-        /// Where it answers.
-        address: String,
-    },
-    /// The new id votes, in the one change in which the lost one goes.
-    Vote {
-        /// The new id.
-        new: RaftId,
-        /// The lost one.
-        instead_of: RaftId,
-    },
-}
-
-/// Whether a learner may vote from now on.
-fn may_vote(now: &Assembly, new: &MemberRow, instead_of: Option<RaftId>) -> Result<(), String> {
-    let mut after: BTreeSet<RaftId> = now.voters().map(|voter| voter.raft_id).collect();
-    if let Some(old) = instead_of {
-        after.remove(&old);
-    }
-    after.insert(new.raft_id);
-    if after.len() > MOST_VOTERS {
-        return Err(format!("there are {MOST_VOTERS} voters already, which are the most: remove one first"));
-    }
-    if new.answers != Some(true) {
-        return Err(format!("it does not answer at {}: start it, or remove it", new.address));
-    }
-    match new.lag {
-        Some(lag) if lag <= CAUGHT_UP => {}
-        lag => {
-            let lag = lag.map_or("an unknown number of".to_owned(), |lag| lag.to_string());
-            return Err(format!(
-                "it is {lag} entries behind, and at most {CAUGHT_UP} are allowed: wait until `pando cluster members` shows less"
-            ));
-        }
-    }
-    ensure_majority(now, &after)
-}
-
-/// Whether a voter may go.
-fn may_go(now: &Assembly, voter: &MemberRow) -> Result<(), String> {
-    let after: BTreeSet<RaftId> =
-        now.voters().map(|other| other.raft_id).filter(|other| *other != voter.raft_id).collect();
-    if after.is_empty() {
-        return Err("it is the only voter, and a cluster has at least one: promote another one first".into());
-    }
-    ensure_majority(now, &after)
-}
-
-/// Whether those of these voters that answer now are a majority of them.
-fn ensure_majority(now: &Assembly, voters: &BTreeSet<RaftId>) -> Result<(), String> {
-    let member = |id: &RaftId| now.members.iter().find(|member| member.raft_id == *id);
-    let silent: Vec<_> = voters.iter().filter_map(member).filter(|member| member.answers != Some(true)).collect();
-    let (there, needed) = (voters.len() - silent.len(), voters.len() / 2 + 1);
-    if there >= needed {
-        return Ok(());
-    }
-    let silent: Vec<_> = silent.iter().map(|member| member.name.to_string()).collect();
-    let silent = silent.join(", ");
-    Err(format!(
-        "of the {} voters that there would be, {there} answer, and {needed} are needed: start {silent}, or remove {silent} first",
-        voters.len()
-    ))
-}
-
-impl Assembly {
-    fn voters(&self) -> impl Iterator<Item = &MemberRow> {
-        self.members.iter().filter(|member| member.role == MemberRole::Voter)
-    }
 }
 
 type Written<R> = Result<ClientWriteResponse<Types<R>>, RaftError<Types<R>, ClientWriteError<Types<R>>>>;
@@ -290,7 +108,8 @@ impl<R: AsyncRuntime, N: Neighbours, SM: RaftStateMachine<Types<R>>> Keeper<R, N
         let metrics = metrics.borrow_watched();
         let entry = *metrics.membership_config.log_id();
         let leads = metrics.state.is_leader() && metrics.current_leader == Some(metrics.id);
-        leads.then(|| Assembly { members, leader: metrics.id, entry })
+        let (rules, known) = ((self.rules)(), BTreeMap::new());
+        leads.then(|| Assembly { members, leader: metrics.id, entry, rules, known })
     }
 
     async fn change(&self, change: &MemberChange) -> Result<bool, NotChanged> {
@@ -324,7 +143,7 @@ impl<R: AsyncRuntime, N: Neighbours, SM: RaftStateMachine<Types<R>>> Keeper<R, N
                     return Err(NotChanged::NotLeader);
                 }
                 Step::Reach => {
-                    let reached = self.reach(change).await;
+                    let reached = self.reach(change, &now).await;
                     match reached {
                         Ok((id, voter)) => {
                             self.write(ChangeMembers::AddNodes([(id, voter)].into()), true, now.entry).await
@@ -351,37 +170,41 @@ impl<R: AsyncRuntime, N: Neighbours, SM: RaftStateMachine<Types<R>>> Keeper<R, N
         }
     }
 
-    /// Asks every member whether it is there, now: one that died a moment ago still counts as answering heartbeats.
+    /// Asks every member whether it is there, now, and what it knows: one that died a moment ago still counts as answering
+    /// heartbeats.
     async fn ask_whether_there(&self, now: &mut Assembly) {
         let mut asked = Vec::new();
         for (place, member) in now.members.iter().enumerate().filter(|(_, member)| member.raft_id != now.leader) {
             let (neighbours, member) = (self.neighbours.clone(), member.clone());
             asked.push(async move {
                 let met = introduce(&neighbours, &member.name, &member.address).await;
-                (place, met.is_ok_and(|met| met.raft_id == member.raft_id))
+                (place, met.ok().filter(|met| met.raft_id == member.raft_id))
             });
         }
-        for (place, is_there) in join_all(asked).await {
-            now.members[place].answers = Some(is_there);
+        for (place, met) in join_all(asked).await {
+            now.members[place].answers = Some(met.is_some());
+            now.known.extend(met.map(|met| (met.raft_id, met.rules)));
         }
     }
 
     /// Asks a node that is to be added who it is.
-    async fn reach(&self, change: &MemberChange) -> Result<(RaftId, Voter), NotChanged> {
+    async fn reach(&self, change: &MemberChange, now: &Assembly) -> Result<(RaftId, Voter), NotChanged> {
         let MemberChange::Add { name, address } = change else {
             return Err(NotChanged::Refused("only what is added is reached".into()));
         };
-        let Introduction { raft_id, initialised, .. } = introduce(&self.neighbours, name, address).await.map_err(|error| {
+        let met = meet(&self.neighbours, name, address).await.map_err(|error| {
             NotChanged::Refused(format!(
                 "it was not reached ({error}): start {name} with --join and --advertise {address}, and look that it runs"
             ))
         })?;
+        let Introduction { raft_id, initialised, rules, .. } = met;
         if initialised {
             return Err(NotChanged::Refused(format!(
                 "its data folder holds a log already, of a former membership or another cluster: stop {name}, move its data \
                  folder away, start it with --join, and add it again"
             )));
         }
+        now.ensure_known(rules).map_err(NotChanged::Refused)?;
         Ok((raft_id, Voter { name: Some(name.clone()), address: address.clone() }))
     }
 
@@ -441,8 +264,9 @@ impl<R: AsyncRuntime, N: Neighbours, SM: RaftStateMachine<Types<R>>> Keeper<R, N
     /// What needs no person. `strangers`: since when a name is known to answer under an id that is no member's.
     async fn look_after(&self, strangers: &mut BTreeMap<(NodeName, RaftId), R::Instant>) {
         self.finish().await;
-        let Some(now) = self.assembly() else { return strangers.clear() };
+        let Some(mut now) = self.assembly() else { return strangers.clear() };
         let met = self.ask_silent(&now).await;
+        now.known.extend(met.iter().map(|(_, actual)| (actual.raft_id, actual.rules)));
         self.tell_outsiders(&now, &met);
         let before = std::mem::take(strangers);
         for (name, actual) in met {
@@ -487,7 +311,7 @@ impl<R: AsyncRuntime, N: Neighbours, SM: RaftStateMachine<Types<R>>> Keeper<R, N
         for (name, address) in places {
             let neighbours = self.neighbours.clone();
             asked.push(async move {
-                let met = introduce(&neighbours, &name, &address).await.ok()?;
+                let met = meet(&neighbours, &name, &address).await.ok()?;
                 Some((name, met))
             });
         }
@@ -517,8 +341,10 @@ fn report(name: &NodeName, actual: &Introduction, now: &Assembly) {
     if now.members.iter().any(|member| member.raft_id == actual.raft_id) {
         return;
     }
-    let Introduction { raft_id, initialised, .. } = actual;
-    if *initialised {
+    let Introduction { raft_id, initialised, rules, .. } = actual;
+    if let Err(why) = now.ensure_known(*rules) {
+        warn!(%name, raft_id, why, "a member answers under another Raft id, and is not replaced");
+    } else if *initialised {
         warn!(%name, raft_id, "a member answers with data that is not of this membership: it stays out; move its data folder \
               away and start it again");
     } else {
@@ -534,10 +360,6 @@ const PATIENCE: Duration = Duration::from_millis(1_500);
 const PAUSE: Duration = Duration::from_millis(50);
 /// One change has this long to be committed.
 const WRITE: Duration = Duration::from_millis(1_200);
-/// A learner that is so few entries behind has caught up: what a busy leader writes in some 100 ms.
-const CAUGHT_UP: u64 = 1_000;
-/// More voters make each write slower, and save nobody.
-const MOST_VOTERS: usize = 7;
 
 #[cfg(test)]
 mod tests;

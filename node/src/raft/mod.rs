@@ -3,6 +3,7 @@
 pub mod bootstrap;
 pub mod campaign;
 pub mod config;
+pub mod fatal;
 pub mod leadership;
 pub mod members;
 pub mod neighbours;

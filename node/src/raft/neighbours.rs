@@ -49,3 +49,17 @@ pub(super) async fn introduce(
         other => Err(io::Error::new(io::ErrorKind::InvalidData, format!("an answer to another question: {other:?}"))),
     }
 }
+
+/// Asks a node who it is, for taking it in: one counts as empty whose log is only what an addition left that came to nothing.
+///
+/// # Errors
+/// What kept it from answering.
+pub(super) async fn meet(neighbours: &impl Neighbours, name: &NodeName, address: &str) -> io::Result<Introduction> {
+    let mut met = introduce(neighbours, name, address).await?;
+    if met.initialised {
+        let asked = neighbours.question(name, address, Request::HaveYouTakenPart).await;
+        // A program that does not know the question leaves it open, and its log counts.
+        met.initialised = !matches!(asked, Ok(Answer::TakenPart(false)));
+    }
+    Ok(met)
+}

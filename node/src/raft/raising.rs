@@ -2,14 +2,15 @@
 //! upgraded node by node.
 //!
 //! ```text
-//!   leader: state is below what this build knows ──► ask every voter of the membership who it is
-//!       all answered, and the least of them knows more than the state ──► propose that version
+//!   leader: state is below what this build knows ──► ask every member who it is
+//!       all voters answered, and the least of all who did knows more than the state ──► propose that version
 //! ```
 //!
+//! A learner counts where it answers, since it may be about to vote: who knows less than the state is not promoted any more.
 //! A voter that is silent, or is not the member that it should be, holds it back: nobody knows what it knows. One that comes
 //! back later with an older program is stopped by its own check of the state, and says so.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -23,8 +24,9 @@ use super::neighbours::{Neighbours, introduce};
 use super::types::{RaftId, Types, Voter};
 use super::wire::Introduction;
 
-/// Between two looks. An upgrade takes minutes.
-pub const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Between two looks. An upgrade takes minutes, but a cluster that just began refuses what newer rules brought until the first
+/// look of its leader; one at which nothing is to be raised costs nothing.
+pub const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Looks every `pause` until `stop`. `state` is the version of the rules of the state while this node leads; `propose` puts a
 /// higher one into the log.
@@ -63,7 +65,8 @@ pub async fn raise<R: AsyncRuntime, SM: RaftStateMachine<Types<R>>>(
     }
 }
 
-/// The newest version that every voter of the present membership knows; `own` is what this one knows.
+/// The newest version that every voter of the present membership knows, and every learner that answers; `own` is what this
+/// one knows.
 ///
 /// # Errors
 /// Which voter did not say, and why, for people.
@@ -74,25 +77,30 @@ pub async fn known_to_all<R: AsyncRuntime, SM: RaftStateMachine<Types<R>>>(
 ) -> Result<u32, String> {
     let membership = raft.server_metrics().borrow_watched().membership_config.membership().clone();
     // Of both configurations while one changes into the other.
-    let voters: BTreeMap<RaftId, Voter> = membership
-        .voter_ids()
-        .map(|id| (id, membership.get_node(&id).cloned().unwrap_or_default()))
-        .filter(|(id, _)| id != raft.node_id())
-        .collect();
+    let voters: BTreeSet<RaftId> = membership.voter_ids().collect();
+    let others: BTreeMap<RaftId, Voter> =
+        membership.nodes().filter(|(id, _)| *id != raft.node_id()).map(|(id, voter)| (*id, voter.clone())).collect();
     let mut asked = Vec::new();
-    for (id, Voter { name, address }) in voters.clone() {
-        let Some(name) = name else { return Err(format!("the voter with the Raft id {id} has no name")) };
+    for (id, Voter { name, address }) in others.clone() {
+        let Some(name) = name else { return Err(format!("the member with the Raft id {id} has no name")) };
         let neighbours = neighbours.clone();
         asked.push(async move {
             let said = introduce(&neighbours, &name, &address).await.map_err(|error| error.to_string());
             (id, said)
         });
     }
-    least(own, &voters, &join_all(asked).await.into_iter().collect())
+    let said = join_all(asked).await.into_iter().collect();
+    let (voters, learners) = others.into_iter().partition(|(id, _)| voters.contains(id));
+    least(own, &voters, &learners, &said)
 }
 
-/// The least that anybody knows. `said` holds one entry for each of `voters`, which are all but this one.
-fn least(own: u32, voters: &BTreeMap<RaftId, Voter>, said: &BTreeMap<RaftId, Said>) -> Result<u32, String> {
+/// The least that anybody knows. `said` holds one entry for each of `voters` and `learners`, which are all but this one.
+fn least(
+    own: u32,
+    voters: &BTreeMap<RaftId, Voter>,
+    learners: &BTreeMap<RaftId, Voter>,
+    said: &BTreeMap<RaftId, Said>,
+) -> Result<u32, String> {
     let mut least = own;
     for (id, voter) in voters {
         let known_as = voter.name.as_ref().map_or("without a name", |name| name.as_str());
@@ -103,6 +111,14 @@ fn least(own: u32, voters: &BTreeMap<RaftId, Voter>, said: &BTreeMap<RaftId, Sai
             }
             Some(Err(why)) => return Err(format!("voter {known_as} does not answer: {why}")),
             None => return Err(format!("voter {known_as} was not asked")),
+        }
+    }
+    for id in learners.keys() {
+        // One that is silent, or lost its data, cannot be promoted as it is.
+        if let Some(Ok(Introduction { raft_id, rules, .. })) = said.get(id)
+            && raft_id == id
+        {
+            least = least.min(*rules);
         }
     }
     Ok(least)
@@ -119,9 +135,14 @@ mod tests {
         let voters = BTreeMap::from([(2, voter("n2")), (3, voter("n3"))]);
         let says =
             |id, rules| (id, Ok(Introduction { name: "n".parse().unwrap(), raft_id: id, initialised: true, rules }));
-        let least = |said: Vec<(RaftId, Said)>| least(4, &voters, &said.into_iter().collect());
+        let learners = BTreeMap::from([(8, voter("n4"))]);
+        let least = |said: Vec<(RaftId, Said)>| least(4, &voters, &learners, &said.into_iter().collect());
         assert_eq!(least(vec![says(2, 5), says(3, 9)]), Ok(4));
         assert_eq!(least(vec![says(2, 5), says(3, 2)]), Ok(2));
+        // A learner counts where it is there, and is itself.
+        assert_eq!(least(vec![says(2, 5), says(3, 9), says(8, 3)]), Ok(3));
+        assert_eq!(least(vec![says(2, 5), says(3, 9), (8, says(7, 1).1)]), Ok(4));
+        assert_eq!(least(vec![says(2, 5), says(3, 9), (8, Err("gone".into()))]), Ok(4));
         assert!(least(vec![says(2, 5)]).unwrap_err().contains("n3 was not asked"));
         assert!(least(vec![says(2, 5), (3, Err("gone".into()))]).unwrap_err().contains("n3 does not answer: gone"));
         assert!(least(vec![says(2, 5), (3, says(7, 5).1)]).unwrap_err().contains("has the Raft id 7"));

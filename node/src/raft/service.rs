@@ -201,6 +201,7 @@ where
             }
             Request::WhoAreYou => self.introduce(peer).await.map(Answer::IAm),
             Request::ClusterExists(members) => self.take_note(members, peer).await,
+            Request::HaveYouTakenPart => self.has_taken_part(peer).map(Answer::TakenPart),
             Request::Snapshot(_) => Err(senseless("a snapshot where a question was expected".to_owned())),
         }
     }
@@ -211,6 +212,16 @@ where
         }
         let initialised = self.raft.is_initialized().await.map_err(io::Error::other)?;
         Ok(Introduction { name: self.own.clone(), raft_id: *self.raft.node_id(), initialised, rules: self.rules })
+    }
+
+    fn has_taken_part(&self, peer: &PeerName) -> io::Result<bool> {
+        if peer.node().is_none() {
+            return Err(refused(format!("{peer} is no node")));
+        }
+        let metrics = self.raft.server_metrics();
+        let metrics = metrics.borrow_watched();
+        let committed = metrics.committed_membership_config.membership();
+        Ok(committed.get_node(self.raft.node_id()).is_some())
     }
 
     /// Only an empty node takes anybody's word for who the members are: any other hears it from a leader that it can check.
@@ -235,7 +246,12 @@ where
     ) -> io::Result<()> {
         let word = match self.take_snapshot(to, header, peer, reader, writer).await {
             Ok(vote) => Progress::Installed(vote.into()),
-            Err(error) => Progress::Failed(error.to_string()),
+            Err(error) => {
+                // Told here too: it may be this node's disk that has no room for it, and only this node's operator can help.
+                let why = format!("{:#}", anyhow::Error::new(error));
+                tracing::warn!(%peer, why, "the snapshot of the leader cannot be taken; it sends it again");
+                Progress::Failed(why)
+            }
         };
         in_time(writer.send(&word)).await??;
         writer.finish();

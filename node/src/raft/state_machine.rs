@@ -22,6 +22,7 @@ use pando_supervision::{Applied, Batch, Cluster, Command, Event, EventKind, Outc
 use tokio::sync::{broadcast, watch};
 
 use super::types::{CommittedLeaderId, Entry, LogId, Outcomes, RaftId, Types, Voter};
+use crate::instruments::{Durations, Instruments};
 use crate::storage::StorageError;
 use crate::storage::format::{SnapshotMeta, StoredMembership};
 use crate::storage::snapshot::{Header, Snapshot, SnapshotStore};
@@ -95,6 +96,7 @@ pub struct StateMachine<R: AsyncRuntime> {
     panics: u64,
     published: watch::Sender<Published<R>>,
     events: EventFeed,
+    instruments: Instruments,
 }
 
 impl<R: AsyncRuntime> StateMachine<R> {
@@ -123,9 +125,26 @@ impl<R: AsyncRuntime> StateMachine<R> {
         let first = Published { cluster: cluster.clone(), applied, membership: membership.clone(), at, panics: 0 };
         let (published, watcher) = watch::channel(first);
         let events = EventFeed::default();
-        let machine =
-            Self { rules, snapshots, cluster, applied, membership, at, panics: 0, published, events: events.clone() };
+        let machine = Self {
+            rules,
+            snapshots,
+            cluster,
+            applied,
+            membership,
+            at,
+            panics: 0,
+            published,
+            events: events.clone(),
+            instruments: Instruments::default(),
+        };
         Ok((machine, watcher, events))
+    }
+
+    /// The same state machine, which notes how long its work takes.
+    #[must_use]
+    pub fn noting(mut self, instruments: Instruments) -> Self {
+        self.instruments = instruments;
+        self
     }
 
     fn apply_entry(&mut self, entry: Entry) -> (Outcomes, Vec<Event>) {
@@ -241,7 +260,9 @@ impl<R: AsyncRuntime> RaftStateMachine<Types<R>> for StateMachine<R> {
     {
         while let Some(item) = entries.next().await {
             let (entry, responder) = item?;
+            let began = R::Instant::now();
             let (outcomes, events) = self.apply_entry(entry);
+            self.instruments.apply.note(began.elapsed());
             // Whoever is answered must find in the state what it was told.
             self.publish();
             if let Some(responder) = responder {
@@ -257,8 +278,8 @@ impl<R: AsyncRuntime> RaftStateMachine<Types<R>> for StateMachine<R> {
     }
 
     async fn get_snapshot_builder(&mut self) -> SnapshotBuilder<R> {
-        let (header, cluster) = (self.header(), self.cluster.clone());
-        SnapshotBuilder { snapshots: self.snapshots.clone(), header, cluster, runtime: Default::default() }
+        let (header, cluster, took) = (self.header(), self.cluster.clone(), self.instruments.snapshot.clone());
+        SnapshotBuilder { snapshots: self.snapshots.clone(), header, cluster, took, runtime: Default::default() }
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: Snapshot) -> io::Result<()> {
@@ -294,6 +315,7 @@ pub struct SnapshotBuilder<R> {
     snapshots: SnapshotStore,
     header: Header,
     cluster: Cluster,
+    took: Durations,
     runtime: std::marker::PhantomData<fn() -> R>,
 }
 
@@ -302,7 +324,9 @@ impl<R: AsyncRuntime> RaftSnapshotBuilder<Types<R>> for SnapshotBuilder<R> {
 
     async fn build_snapshot(&mut self) -> io::Result<RaftSnapshot> {
         let (snapshots, header, cluster) = (self.snapshots.clone(), self.header.clone(), self.cluster.clone());
+        let began = R::Instant::now();
         let built = aside::<R, _>(&self.snapshots, move || snapshots.write(&header, &cluster)).await?;
+        self.took.note(began.elapsed());
         Ok(as_raft_snapshot(built))
     }
 }

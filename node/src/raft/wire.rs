@@ -131,7 +131,8 @@ pub enum AppendAnswer {
 /// A request with the voter it is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Envelope {
-    /// The Raft id of the receiver; `None` where the asker does not know it yet, which only [`Request::WhoAreYou`] allows.
+    /// The Raft id of the receiver; `None` where the asker does not know it yet, which only questions of
+    /// [`super::neighbours`] allow.
     pub to: Option<RaftId>,
     /// What is asked.
     pub request: Request,
@@ -153,6 +154,8 @@ pub enum Request {
     /// A leader says that its cluster exists, and who its members are, to a node that may not know: one that came back empty
     /// with an old configuration must not begin another cluster, and has to find this one.
     ClusterExists(Members),
+    /// Asks one whose log holds something whether it ever took part.
+    HaveYouTakenPart,
 }
 
 /// A candidate's case.
@@ -223,6 +226,9 @@ pub enum Answer {
     IAm(Introduction),
     /// To the word that a cluster exists.
     Noted,
+    /// Whether a committed membership that is known there has its id. One that has entries and no such membership was added by
+    /// a change that came to nothing: what it holds is of no consequence.
+    TakenPart(bool),
 }
 
 /// What a voter says to a candidate.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   session ── start, stop, renew ──► Children ══ runs (one task) ══ guard ── reapers
-//!   session ◄─ Started, Ready, Exited ───────────────┘   └── one task a run: its output, its readiness
+//!   session ◄─ Started, Ready, Exited ───────────────┘   └── one task a run: its output, its readiness, its messages
 //! ```
 //!
 //! Decides nothing: what should run, when and where is the session's to know. An order is queued and returns at once; what
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use pando_protocol::cause::Exit;
 use pando_protocol::ids::{Incarnation, NodeName, Path, SessionId};
+use pando_protocol::mail::{Hand, Readiness, Settlement};
 use pando_protocol::spec::{ProcessSpec, Signal};
 use tokio::sync::{mpsc, oneshot};
 
@@ -107,7 +108,23 @@ pub enum ChildEvent {
         /// When this was heard.
         at: Instant,
     },
-    /// Its whole process tree is gone, probes included, and its output is read.
+    /// Its worker is ready for messages. After `Started`.
+    WorkerReady {
+        /// The child.
+        path: Path,
+        /// The run.
+        incarnation: Incarnation,
+        /// What for.
+        readiness: Readiness,
+    },
+    /// Its worker settled messages. Before `Exited`.
+    Settled {
+        /// The run.
+        incarnation: Incarnation,
+        /// In the order in which it said it.
+        settlements: Vec<Settlement>,
+    },
+    /// Its whole process tree is gone, probes included, its output is read, and all is told that its worker said.
     Exited {
         /// The child.
         path: Path,
@@ -115,6 +132,8 @@ pub enum ChildEvent {
         incarnation: Incarnation,
         /// How it ended.
         exit: Exit,
+        /// The hands that are accused of it.
+        started: Vec<u64>,
         /// When the end of the tree was heard; backoff counts from here.
         at: Instant,
     },
@@ -224,6 +243,18 @@ impl Children {
     /// Stops a run as its spec says: its signal, its grace, then SIGKILL. Unknown and ended runs are left alone.
     pub fn stop(&self, incarnation: Incarnation) {
         self.order(runs::Order::Stop(incarnation));
+    }
+
+    /// Gives messages to the workers that they are for, each run's in order of number. Those for runs that are not here are
+    /// dropped.
+    pub fn hand(&self, hands: Vec<Hand>) {
+        self.order(runs::Order::Hand(hands));
+    }
+
+    /// Holds up all workers, or lets them go on: what they say is not read meanwhile, and no time counts against them. Those that
+    /// stop or have ended are heard all the same.
+    pub fn hold_workers(&self, holds: bool) {
+        self.order(runs::Order::HoldWorkers(holds));
     }
 
     /// SIGKILL to the whole tree of a run.

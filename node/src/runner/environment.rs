@@ -9,6 +9,7 @@
 //! | `PANDO_NODE` `PANDO_TREE` `PANDO_SESSION` | where, in which tree and under which session (a number) it runs |
 //! | `PANDO_MARK` | the mark of the node's data folder, by which leftovers are found |
 //! | `NOTIFY_SOCKET` | only where the spec's `ready` is `notify` |
+//! | `PANDO_SOCKET` | only where the spec has a `mailbox`: where messages come from |
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -17,6 +18,7 @@ use std::path::Path as FilePath;
 
 use pando_protocol::ids::{Incarnation, NodeName, Path, SessionId};
 use pando_protocol::spec::ProcessSpec;
+use pando_protocol::worker::SOCKET_VARIABLE;
 
 use crate::guard::MARK_VARIABLE;
 
@@ -41,6 +43,15 @@ pub struct RunIdentity<'a> {
     pub session: SessionId,
 }
 
+/// The sockets of a run, where it has any.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Sockets<'a> {
+    /// Where it says that it is ready.
+    pub notify: Option<&'a str>,
+    /// Where it gets its messages.
+    pub worker: Option<&'a FilePath>,
+}
+
 impl BaseEnvironment {
     /// Takes over the node's own variables. `programs` is the folder of the node's program, `None` where it is unknown.
     pub fn of_node(node: &NodeName, mark: &str, programs: Option<&FilePath>) -> Self {
@@ -54,7 +65,7 @@ impl BaseEnvironment {
     }
 
     /// The whole environment of a run, as `KEY=VALUE`, sorted by key.
-    pub fn of_run(&self, run: RunIdentity<'_>, spec: &ProcessSpec, notify: Option<&str>) -> Vec<Vec<u8>> {
+    pub fn of_run(&self, run: RunIdentity<'_>, spec: &ProcessSpec, sockets: Sockets<'_>) -> Vec<Vec<u8>> {
         let mut variables = self.variables.clone();
         for (key, value) in &spec.env {
             // Refused when parsed; here for specs of an older version.
@@ -69,8 +80,11 @@ impl BaseEnvironment {
             ("PANDO_SESSION", run.session.0.to_string()),
         ];
         variables.extend(own.map(|(key, value)| (key.into(), value.into())));
-        if let Some(socket) = notify {
+        if let Some(socket) = sockets.notify {
             variables.insert("NOTIFY_SOCKET".into(), socket.into());
+        }
+        if let Some(socket) = sockets.worker {
+            variables.insert(SOCKET_VARIABLE.into(), socket.into());
         }
         variables.into_iter().map(|(key, value)| entry(key, &value)).collect()
     }
@@ -112,6 +126,7 @@ mod tests {
             place: pando_protocol::spec::Place::default(),
             on_exit: Vec::new(),
             on_disconnect: pando_protocol::spec::OnDisconnect::Stop,
+            mailbox: None,
         }
     }
 
@@ -122,8 +137,9 @@ mod tests {
         spec.env = [("HOME".into(), "/there".into()), ("COLOUR".into(), "red".into())].into();
         let path = "/shop/web".parse().unwrap();
         let run = RunIdentity { path: &path, incarnation: Incarnation(7), session: SessionId(3) };
+        let sockets = Sockets { notify: Some("@x"), worker: Some(FilePath::new("/run/s")) };
         let environment: Vec<String> =
-            base.of_run(run, &spec, Some("@x")).into_iter().map(|entry| String::from_utf8(entry).unwrap()).collect();
+            base.of_run(run, &spec, sockets).into_iter().map(|entry| String::from_utf8(entry).unwrap()).collect();
         for expected in [
             "COLOUR=red",
             "HOME=/there",
@@ -133,6 +149,7 @@ mod tests {
             "PANDO_NODE=n1",
             "PANDO_PATH=/shop/web",
             "PANDO_SESSION=3",
+            "PANDO_SOCKET=/run/s",
             "PANDO_TREE=shop",
         ] {
             assert!(environment.contains(&expected.to_owned()), "{expected} is missing in {environment:?}");
@@ -140,6 +157,6 @@ mod tests {
         let path = environment.iter().find(|entry| entry.starts_with("PATH=")).unwrap();
         assert!(path.ends_with(":/opt/pando"), "{path}");
         let known = |entry: &&String| !["LANG=", "TZ=", "PATH="].iter().any(|prefix| entry.starts_with(prefix));
-        assert_eq!(environment.iter().filter(known).count(), 9, "{environment:?}");
+        assert_eq!(environment.iter().filter(known).count(), 10, "{environment:?}");
     }
 }

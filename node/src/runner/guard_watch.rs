@@ -2,6 +2,8 @@
 //!
 //! Two things are owed by a guard: the word that it counts on a kill time it was told, and an answer to each call. Calls go on
 //! whatever the network does, because a node that is cut off is told no new kill times, and needs its guard more than ever.
+//!
+//! A guard does one thing after another, so that its word on a start says that it is at work on what came before the call.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -47,6 +49,12 @@ impl GuardWatch {
         }
     }
 
+    /// It started something: it goes through what it was told, and has what it owes before it. It may take its time where a
+    /// machine has too much to do, and it starts nothing under a session whose kill time came.
+    pub fn started(&mut self, now: BootTime) {
+        self.owe_since(now);
+    }
+
     /// The newest call.
     pub fn called(&self) -> u64 {
         self.called
@@ -78,11 +86,15 @@ impl GuardWatch {
         let paused = now.since(self.judged) > self.pause;
         self.judged = now;
         if paused {
-            self.unconfirmed_since = self.unconfirmed_since.map(|_| now);
-            self.calls.iter_mut().for_each(|(_, since)| *since = now);
+            self.owe_since(now);
         }
         let oldest = self.calls.front().map(|(_, since)| *since);
         self.unconfirmed_since.into_iter().chain(oldest).any(|since| now.since(since) >= self.patience)
+    }
+
+    fn owe_since(&mut self, now: BootTime) {
+        self.unconfirmed_since = self.unconfirmed_since.map(|_| now);
+        self.calls.iter_mut().for_each(|(_, since)| *since = now);
     }
 }
 
@@ -133,6 +145,18 @@ mod tests {
         assert!(!watch.has_answered_after(told_after));
         watch.answered(2);
         assert!(watch.has_answered_after(told_after));
+    }
+
+    #[test]
+    fn a_guard_that_is_at_work_on_many_starts_is_not_silent_and_one_that_stops_in_the_midst_of_them_is() {
+        let mut watch = GuardWatch::new(LEASE, at(0));
+        watch.told_kill_time(at(0));
+        watch.call(at(0));
+        for ms in (0..=3_000).step_by(500) {
+            assert_eq!(silent(&mut watch, ms, ms + 500), None);
+            watch.started(at(ms + 500));
+        }
+        assert_eq!(silent(&mut watch, 3_500, 9_000), Some(4_500));
     }
 
     #[test]

@@ -132,9 +132,11 @@ impl Adoption {
 pub fn plan_with<R: AsyncRuntime>(desired: &Desired, runs: &Runs<R>, adoption: Option<&Adoption>) -> Vec<Action> {
     let mut actions = plan(desired, &runs.standing());
     if let Some(adoption) = adoption {
-        let is_asked_for = |ending: &Ending| desired.end.iter().any(|asked| asked.incarnation == ending.incarnation);
+        let asked_for: BTreeSet<Incarnation> = desired.end.iter().map(|asked| asked.incarnation).collect();
         actions.retain(|action| match action {
-            Action::Stop(ending) => is_asked_for(ending) || !adoption.runs.contains_key(&ending.incarnation),
+            Action::Stop(Ending { incarnation, .. }) => {
+                asked_for.contains(incarnation) || !adoption.runs.contains_key(incarnation)
+            }
             Action::Start(_) | Action::Promise(_) => true,
         });
     }
@@ -146,8 +148,9 @@ fn run_of(observation: &Observation) -> Option<(&Path, Incarnation)> {
         Observation::Started { path, incarnation, .. }
         | Observation::Ready { path, incarnation }
         | Observation::Exited { path, incarnation, .. }
-        | Observation::NeverStarted { path, incarnation } => Some((path, *incarnation)),
-        Observation::Leaving | Observation::Left | Observation::Kept { .. } => None,
+        | Observation::NeverStarted { path, incarnation }
+        | Observation::WorkerReady { path, incarnation, .. } => Some((path, *incarnation)),
+        Observation::Leaving | Observation::Left | Observation::Kept { .. } | Observation::Settled(_) => None,
     }
 }
 
@@ -158,5 +161,5 @@ pub fn never_started(path: Path, incarnation: Incarnation, stood: Option<Local>)
     }
     let how = ExitHow::StartFailed("the guard of the node did not accept it".into());
     let exit = Exit { how, ran: Duration::ZERO, healthy: None, out_of_memory: OutOfMemory::No, stderr: None };
-    Observation::Exited { path, incarnation, exit }
+    Observation::Exited { path, incarnation, exit, started: Vec::new() }
 }

@@ -73,6 +73,11 @@ impl Lease {
         self.answered.1.plus(self.length)
     }
 
+    /// When the newest beat was sent that was answered; where none was, the request that was granted.
+    pub fn renewed(&self) -> BootTime {
+        self.answered.1
+    }
+
     /// Whether it has ended.
     pub fn is_over(&self, now: BootTime) -> bool {
         now >= self.end()

@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::logs::{LOG_FILE, LOG_FILES, log_folder};
+use crate::disk::remedy;
 
 /// Batches that wait for the disk. Each comes from one read of a pipe: some 50 MiB where a disk hangs under children that
 /// write nothing but empty lines, far less otherwise.
@@ -150,7 +151,11 @@ impl Files {
             self.open.remove(&batch.path);
             let now_lost = lost + batch.lines.len() as u64;
             if lost == 0 {
-                tracing::warn!(path = %batch.path, %error, "lines of a child cannot be written and are lost");
+                let (folder, todo) = (log_folder(&self.data, &batch.path), remedy(&error));
+                tracing::warn!(
+                    path = %batch.path, folder = %folder.display(), %error, todo,
+                    "lines of a child cannot be written and are lost; the child goes on"
+                );
             }
             self.lost.insert(batch.path.clone(), now_lost);
         }

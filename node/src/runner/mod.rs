@@ -11,6 +11,7 @@
 mod capture;
 pub mod children;
 mod environment;
+mod error;
 mod guard_watch;
 mod kept;
 pub mod lease;
@@ -22,6 +23,7 @@ mod loss;
 mod memory;
 mod outbox;
 pub mod place;
+mod processes;
 mod ready;
 pub mod record;
 mod run;
@@ -30,8 +32,8 @@ mod runs;
 mod session;
 mod start;
 pub mod voters;
+mod worker;
 
-pub use session::{
-    Facts, Feeds, LAST_WORD_LIMIT, LEAVE_LIMIT, Pace, Presence, Processes, Runner, RunnerError, RunnerHandle,
-    SignalReply, Signalled, Silence,
-};
+pub use error::{RunnerError, Silence};
+pub use processes::{Processes, SignalReply, Signalled};
+pub use session::{Facts, Feeds, LAST_WORD_LIMIT, LEAVE_LIMIT, Pace, Presence, Runner, RunnerHandle};

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use pando_protocol::cause::ExitHow;
 use pando_protocol::ids::{Incarnation, Path};
+use pando_protocol::mail::Readiness as WorkerReadiness;
 use pando_protocol::spec::{Command, ProcessSpec, Ready};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -13,6 +14,8 @@ use tokio::time::timeout;
 use super::ready::{NotifySocket, Prober, probe_until_ready};
 use super::runs::Report;
 use super::start::Beginning;
+use super::worker::DeskHandle;
+use super::worker::desk::{Remains, Verdict};
 use crate::guard::words::{EndedHow, Ending};
 
 /// A run, from the order to start it to the end of its tree, its probe and its output.
@@ -39,6 +42,14 @@ pub struct Run {
     pub probe: Option<Probe>,
     /// It was told to stop: nobody waits for it to be ready.
     pub stopping: bool,
+    /// Where its messages go, where it has a mailbox.
+    pub desk: Option<DeskHandle>,
+    /// What its worker said that it is ready for, until that is told.
+    pub worker_ready: Option<WorkerReadiness>,
+    /// What its desk had it killed for.
+    pub verdict: Option<Verdict>,
+    /// What its worker left, once all that it said is told.
+    pub remains: Option<Remains>,
     /// Dropped to say that the tree is gone.
     pub output: Option<oneshot::Sender<()>>,
     /// Its last lines of standard error, once its output is read.
@@ -82,6 +93,7 @@ impl Run {
         spec: Arc<ProcessSpec>,
         beginning: Beginning,
         notify: Option<NotifySocket>,
+        desk: Option<DeskHandle>,
         output: oneshot::Sender<()>,
     ) -> Self {
         Self {
@@ -96,6 +108,10 @@ impl Run {
             probes: 0,
             probe: None,
             stopping: false,
+            remains: desk.is_none().then(Remains::default),
+            desk,
+            worker_ready: None,
+            verdict: None,
             output: Some(output),
             stderr: None,
             end: None,
@@ -147,8 +163,30 @@ impl Run {
         Some(at.saturating_duration_since(ready_at).min(self.ran(ending, at)))
     }
 
+    /// Whether its ending is the execution of its desk's verdict, and not one that came before.
+    fn is_executed(&self, ending: &Ending) -> bool {
+        self.verdict.is_some() && ending.killed && !matches!(ending.how, EndedHow::StartFailed(_))
+    }
+
+    /// The hands that are accused of its ending.
+    pub fn accused(&self, ending: &Ending) -> Vec<u64> {
+        let Some(Remains { started, blamed }) = self.remains.clone() else { return Vec::new() };
+        if self.is_executed(ending) { blamed } else { started }
+    }
+
     /// How it ended, for the cluster.
     pub fn how(&self, ending: Ending) -> ExitHow {
+        if let Some(verdict) = self.verdict.as_ref().filter(|_| self.is_executed(&ending)) {
+            return match verdict {
+                Verdict::Unready(within) => ExitHow::Unready(*within),
+                Verdict::Hung { limit, .. } => ExitHow::Hung(*limit),
+                Verdict::Idle(limit) => ExitHow::Idle(*limit),
+                Verdict::Nonsense(last) => {
+                    ExitHow::Misbehaved(format!("too many lines that cannot be taken; the last: {last}"))
+                }
+                Verdict::Closed => ExitHow::Misbehaved("closed its socket".into()),
+            };
+        }
         match (ending.how, self.unready) {
             (EndedHow::StartFailed(why), _) => ExitHow::StartFailed(why),
             (_, Some(within)) => ExitHow::Unready(within),

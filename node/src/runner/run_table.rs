@@ -1,19 +1,19 @@
 //! What is known of each run between its start and the end of its tree.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pando_protocol::cause::{Exit, ExitHow, OutOfMemory};
 use pando_protocol::ids::{Incarnation, Path, SessionId};
+use pando_protocol::mail::Hand;
 use pando_protocol::spec::{Command, ProcessSpec, Ready, Shutdown, Signal};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::capture::{Pipes, capture};
-use super::children::{ChildEvent, Options, SignalError, Start};
-use super::environment::{BaseEnvironment, RunIdentity};
+use super::children::{ChildEvent, ChildrenError, Options, SignalError, Start};
+use super::environment::{BaseEnvironment, RunIdentity, Sockets};
 use super::log_writer::LogWriter;
 use super::memory::OutOfMemoryKills;
 use super::outbox::Outbox;
@@ -21,14 +21,20 @@ use super::ready::NotifySocket;
 use super::run::{Probe, Process, Run};
 use super::runs::Report;
 use super::start::Beginning;
+use super::worker::desk::Terms;
+use super::worker::socket::SocketFolder;
+use super::worker::{DeskHandle, DeskWord};
 use crate::guard::words::{EndedHow, Ending, FromGuard, RunId, ToGuard};
 
 /// The runs of this node.
 pub struct RunTable {
     base: BaseEnvironment,
     work: PathBuf,
+    sockets: SocketFolder,
     logs: LogWriter,
     report: mpsc::UnboundedSender<Report>,
+    /// Whether workers are held up.
+    holds_workers: watch::Sender<bool>,
     runs: BTreeMap<Incarnation, Run>,
     memory_of_paths: BTreeMap<Path, PathMemory>,
     /// Sessions of which the guard has nothing left.
@@ -50,13 +56,18 @@ impl RunTable {
     /// An empty table.
     ///
     /// # Errors
-    /// Where the thread that writes logs cannot be started.
-    pub fn new(options: &Options, report: mpsc::UnboundedSender<Report>) -> io::Result<Self> {
+    /// Where the thread that writes logs cannot be started, or the folder of sockets not be made.
+    pub fn new(options: &Options, report: mpsc::UnboundedSender<Report>) -> Result<Self, ChildrenError> {
+        let cannot = |what| move |source| ChildrenError::Io { what, source };
+        let sockets = SocketFolder::open(&options.data, &options.mark);
         Ok(Self {
             base: BaseEnvironment::of_node(&options.node, &options.mark, options.program.parent()),
             work: options.data.join("work"),
-            logs: LogWriter::start(options.data.clone(), options.log_file_bytes)?,
+            sockets: sockets.map_err(cannot("make the folder of the sockets of workers"))?,
+            logs: LogWriter::start(options.data.clone(), options.log_file_bytes)
+                .map_err(cannot("start the thread that writes logs"))?,
             report,
+            holds_workers: watch::Sender::new(false),
             runs: BTreeMap::new(),
             memory_of_paths: BTreeMap::new(),
             gone: BTreeSet::new(),
@@ -114,13 +125,24 @@ impl RunTable {
             Ready::Started | Ready::Exec { .. } => None,
         };
         let (pipes, ends) = Pipes::make().map_err(|error| format!("cannot make pipes for its output: {error}"))?;
-        let name = notify.as_ref().map(NotifySocket::name);
-        let beginning = Beginning::of(&self.base, &self.work, RunIdentity { path, incarnation, session }, spec, name);
+        let mail = spec.mailbox.as_ref().map(|mailbox| self.sockets.listen().map(|socket| (mailbox, socket)));
+        let mail = mail.transpose().map_err(|error| format!("cannot make the socket for its messages: {error}"))?;
+        let sockets = Sockets {
+            notify: notify.as_ref().map(NotifySocket::name),
+            worker: mail.as_ref().map(|(_, socket)| socket.path()),
+        };
+        let run = RunIdentity { path, incarnation, session };
+        let beginning = Beginning::of(&self.base, &self.work, run, spec, sockets);
         outbox
             .push(&ToGuard::Start(beginning.order(0, &spec.command)), ends)
             .map_err(|error| format!("its command and environment cannot be handed over: {error}"))?;
         let output = self.capture(pipes, path, incarnation);
-        let run = Run::new(path.clone(), Arc::clone(spec), beginning, notify, output);
+        let desk = mail.map(|(mailbox, socket)| {
+            let (handling_timeout, prefetch) = (mailbox.handling_timeout, mailbox.prefetch);
+            let terms = Terms { handling_timeout, prefetch, makes_ready: spec.ready == Ready::Started };
+            DeskHandle::open(socket, terms, incarnation, self.report.clone(), self.holds_workers.subscribe())
+        });
+        let run = Run::new(path.clone(), Arc::clone(spec), beginning, notify, desk, output);
         self.runs.insert(incarnation, run);
         Ok(())
     }
@@ -144,15 +166,42 @@ impl RunTable {
             out_of_memory: OutOfMemory::No,
             stderr: Some(String::new()),
         };
-        self.events.push_back(ChildEvent::Exited { path, incarnation, exit, at: Instant::now() });
+        let (started, at) = (Vec::new(), Instant::now());
+        self.events.push_back(ChildEvent::Exited { path, incarnation, exit, started, at });
     }
 
-    /// Orders a stop, with at most this grace.
+    /// Gives messages to the workers that they are for.
+    pub fn hand(&mut self, hands: Vec<Hand>) {
+        let mut of_each: BTreeMap<Incarnation, Vec<Hand>> = BTreeMap::new();
+        for hand in hands {
+            of_each.entry(hand.incarnation).or_default().push(hand);
+        }
+        for (incarnation, hands) in of_each {
+            if let Some(desk) = self.runs.get(&incarnation).and_then(|run| run.desk.as_ref()) {
+                desk.hand(hands);
+            }
+        }
+    }
+
+    /// Holds up all workers, or lets them go on.
+    pub fn hold_workers(&mut self, holds: bool) {
+        self.holds_workers.send_replace(holds);
+    }
+
+    /// Orders a stop, with at most this grace. A worker is told before its signal comes.
     pub fn stop(&mut self, incarnation: Incarnation, most: Option<Duration>, outbox: &mut Outbox) {
         let Some(run) = self.runs.get_mut(&incarnation) else { return };
         // From now on it may end as it likes: nobody waits for it to be ready.
         run.readiness = None;
         run.stopping = true;
+        match &run.desk {
+            Some(desk) if run.end.is_none() && run.spec.shutdown != Shutdown::BrutalKill => desk.stop(most),
+            _ => self.send_stop(incarnation, most, outbox),
+        }
+    }
+
+    fn send_stop(&mut self, incarnation: Incarnation, most: Option<Duration>, outbox: &mut Outbox) {
+        let Some(run) = self.runs.get(&incarnation) else { return };
         let grace = match run.spec.shutdown {
             Shutdown::BrutalKill => return self.kill(incarnation, outbox),
             Shutdown::Grace(grace) => Some(most.map_or(grace, |most| grace.min(most))),
@@ -243,11 +292,55 @@ impl RunTable {
         if run.stopping {
             return;
         }
-        if run.spec.ready == Ready::Started {
-            run.ready_at = Some(at);
-            self.events.push_back(ChildEvent::Ready { path: run.path.clone(), incarnation, at });
-        } else {
-            run.readiness = run.watch_readiness(incarnation, self.report.clone());
+        match (&run.desk, &run.spec.ready) {
+            // Its worker says it.
+            (Some(desk), Ready::Started) => desk.begun(),
+            (None, Ready::Started) => {
+                run.ready_at = Some(at);
+                self.events.push_back(ChildEvent::Ready { path: run.path.clone(), incarnation, at });
+            }
+            (_, Ready::Exec { .. } | Ready::Notify { .. }) => {
+                run.readiness = run.watch_readiness(incarnation, self.report.clone());
+            }
+        }
+        self.tell_worker_ready(incarnation);
+    }
+
+    /// Tells that a worker is ready, once it is told that its process has started: a quick one says so before.
+    fn tell_worker_ready(&mut self, incarnation: Incarnation) {
+        let Some(run) = self.runs.get_mut(&incarnation) else { return };
+        if run.process.is_none() || run.end.is_some() || run.stopping {
+            return;
+        }
+        let Some(readiness) = run.worker_ready.take() else { return };
+        let (path, makes_ready) = (run.path.clone(), run.spec.ready == Ready::Started);
+        if makes_ready {
+            self.ready(incarnation);
+        }
+        self.events.push_back(ChildEvent::WorkerReady { path, incarnation, readiness });
+    }
+
+    fn desk_says(&mut self, incarnation: Incarnation, word: DeskWord, outbox: &mut Outbox) {
+        let Some(run) = self.runs.get_mut(&incarnation) else { return };
+        match word {
+            DeskWord::Ready(readiness) => {
+                run.worker_ready = Some(readiness);
+                self.tell_worker_ready(incarnation);
+            }
+            DeskWord::Settled(settlements) => self.events.push_back(ChildEvent::Settled { incarnation, settlements }),
+            DeskWord::Verdict(verdict) => {
+                if run.end.is_none() && !run.stopping {
+                    tracing::warn!(path = %run.path, %incarnation, ?verdict, "a worker is killed");
+                    run.verdict = Some(verdict);
+                    self.kill(incarnation, outbox);
+                }
+            }
+            DeskWord::StopSaid(most) => self.send_stop(incarnation, most, outbox),
+            DeskWord::Closed(remains) => {
+                run.remains = Some(remains);
+                self.finish(incarnation);
+                self.publish_gone_sessions();
+            }
         }
     }
 
@@ -262,6 +355,9 @@ impl RunTable {
         run.readiness = None;
         run.output = None;
         run.end = Some((ending, Instant::now()));
+        if let Some(desk) = &run.desk {
+            desk.ended();
+        }
         if let Some(probe) = run.probe.as_ref().map(|probe| probe.number) {
             self.kill_run(RunId { incarnation, probe }, outbox);
         }
@@ -304,6 +400,7 @@ impl RunTable {
                     self.kill_run(RunId { incarnation, probe: probe.number }, outbox);
                 }
             }
+            Report::Desk(incarnation, word) => self.desk_says(incarnation, word, outbox),
             Report::Drained(incarnation, stderr) => {
                 if let Some(run) = self.runs.get_mut(&incarnation) {
                     run.stderr = Some(stderr);
@@ -341,14 +438,15 @@ impl RunTable {
         }
     }
 
-    /// Publishes an ending once tree, probe and output are done with.
+    /// Publishes an ending once tree, probe, output and messages are done with.
     fn finish(&mut self, incarnation: Incarnation) {
         let Some(run) = self.runs.get(&incarnation) else { return };
-        if run.end.is_none() || run.stderr.is_none() || run.probe.is_some() {
+        if run.end.is_none() || run.stderr.is_none() || run.remains.is_none() || run.probe.is_some() {
             return;
         }
         let Some(run) = self.runs.remove(&incarnation) else { return };
         let (Some((ending, at)), Some(stderr)) = (run.end.clone(), run.stderr.clone()) else { return };
+        let started = run.accused(&ending);
         let exit = Exit {
             ran: run.ran(&ending, at),
             healthy: run.healthy(&ending, at),
@@ -356,7 +454,7 @@ impl RunTable {
             stderr: Some(stderr),
             how: run.how(ending),
         };
-        self.events.push_back(ChildEvent::Exited { path: run.path, incarnation, exit, at });
+        self.events.push_back(ChildEvent::Exited { path: run.path, incarnation, exit, started, at });
     }
 
     fn judge_memory(&mut self, run: &Run, ending: &Ending, at: Instant) -> OutOfMemory {

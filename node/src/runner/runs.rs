@@ -8,6 +8,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use pando_protocol::ids::{Incarnation, SessionId};
+use pando_protocol::mail::Hand;
 use pando_protocol::spec::{Command, Signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -17,6 +18,7 @@ use super::link::{Buffer, Link};
 use super::loss;
 use super::outbox::Outbox;
 use super::run_table::RunTable;
+use super::worker::DeskWord;
 use crate::guard::socket::{self, Parcel};
 use crate::guard::words::{Configuration, FromGuard, ToGuard, VoterAddress};
 use crate::guard::{BootTime, GuardLock};
@@ -31,6 +33,10 @@ pub enum Order {
     Start(Start),
     /// See [`super::children::Children::stop`].
     Stop(Incarnation),
+    /// See [`super::children::Children::hand`].
+    Hand(Vec<Hand>),
+    /// See [`super::children::Children::hold_workers`].
+    HoldWorkers(bool),
     /// See [`super::children::Children::kill`].
     Kill(Incarnation),
     /// See [`super::children::Children::signal`].
@@ -86,6 +92,8 @@ pub enum Report {
     KillProbe(Incarnation),
     /// Its output is read to the end; the last lines of standard error.
     Drained(Incarnation, String),
+    /// What its desk says.
+    Desk(Incarnation, DeskWord),
 }
 
 enum Input {
@@ -146,7 +154,7 @@ impl Runs {
             orders,
             events,
             reports,
-            table: RunTable::new(&options, report).map_err(cannot("start the thread that writes logs"))?,
+            table: RunTable::new(&options, report)?,
             lock: Some(options.lock),
             outbox: Outbox::default(),
             configuration,
@@ -200,8 +208,7 @@ impl Runs {
                 biased;
                 word = self.link.receive(&mut buffer) => Input::Guard(word),
                 sent = self.link.send(front) => Input::Sent(sent),
-                order = self.orders.recv() => Input::Order(order),
-                Some(report) = self.reports.recv() => Input::Report(report),
+                // Before orders: what the guard says must not wait for hundreds of starts to be prepared.
                 permit = self.events.reserve(), if waiting => match (permit, self.table.events.pop_front()) {
                     (Ok(permit), Some(event)) => {
                         permit.send(event);
@@ -209,6 +216,8 @@ impl Runs {
                     }
                     _ => Input::NobodyListens,
                 },
+                order = self.orders.recv() => Input::Order(order),
+                Some(report) = self.reports.recv() => Input::Report(report),
             };
             if let Some(ending) = self.take(input) {
                 return ending;
@@ -243,6 +252,8 @@ impl Runs {
         match order {
             Order::Start(start) => self.table.start(start, &mut self.outbox),
             Order::Stop(incarnation) => self.table.stop(incarnation, None, &mut self.outbox),
+            Order::Hand(hands) => self.table.hand(hands),
+            Order::HoldWorkers(holds) => self.table.hold_workers(holds),
             Order::Kill(incarnation) => self.table.kill(incarnation, &mut self.outbox),
             Order::Signal { incarnation, signal, reply } => {
                 // Whoever asked may have given up.

@@ -6,7 +6,7 @@ use std::path::{Path as FilePath, PathBuf};
 use pando_protocol::ids::{Incarnation, Path, SessionId};
 use pando_protocol::spec::{Command, OnDisconnect, ProcessSpec};
 
-use super::environment::{BaseEnvironment, RunIdentity};
+use super::environment::{BaseEnvironment, RunIdentity, Sockets};
 use super::logs::folder_of;
 use crate::guard::words::{RunId, StartOrder};
 
@@ -28,13 +28,13 @@ impl Beginning {
         work: &FilePath,
         run: RunIdentity<'_>,
         spec: &ProcessSpec,
-        notify: Option<&str>,
+        sockets: Sockets<'_>,
     ) -> Self {
         let (folder, make_folder) = working_folder(work, run.path, spec);
         Self {
             incarnation: run.incarnation,
             session: run.session,
-            environment: base.of_run(run, spec, notify),
+            environment: base.of_run(run, spec, sockets),
             folder,
             make_folder,
             keep: spec.on_disconnect == OnDisconnect::Keep,

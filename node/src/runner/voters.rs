@@ -1,4 +1,14 @@
-//! The streams to the voters: one task each, that connects, says what the runner says, and hands back what it hears.
+//! The streams to the voters: one task for each voter, that connects, says what the runner says, and hands back what it hears.
+//!
+//! ```text
+//!   say ──► [beats]            ══ Lease ═══╗
+//!       ──► [asks, observations] ══ Session ═╬══ a connection to each voter ──► heard
+//!       ──► [what is held]     ══ Mail ════╝
+//! ```
+//!
+//! Each stream has its own queue, and is read and written side by side: neither a flood of words from the leader, nor one that
+//! it does not take, holds up a beat. One of words or messages that ends alone, as one does that takes nothing for too long, is
+//! made again alone: the lease does not suffer from it. The end of the stream of beats takes the others with it.
 //!
 //! Who the voters are stands in the directory: a new one gets a stream, one that was taken out loses its own. Learners get one
 //! too, so that a thousand runners have come to a voter before its vote counts; and they come one after the other, since as
@@ -10,6 +20,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
+use pando_protocol::client::frames::{FrameReader, FrameWriter};
 use pando_protocol::ids::NodeName;
 use pando_protocol::message::Channel;
 use pando_protocol::session::{LeaderWord, Members, RunnerWord};
@@ -21,8 +32,10 @@ use tokio_util::sync::CancellationToken;
 use crate::directory::Directory;
 use crate::transport::{Lane, Peers};
 
-/// Words that may wait for one voter.
+/// Observations that may wait for one voter.
 const WORDS_WAITING: usize = 4_096;
+/// Beats, or words of what is held, that may wait for one voter: the next one says the same.
+const BEATS_WAITING: usize = 8;
 /// Words of all voters that may wait for the runner.
 const HEARD_WAITING: usize = 1_024;
 /// The pause before a voter is dialled again whose stream stood: it was just restarted, or is about to be.
@@ -39,7 +52,52 @@ pub enum Heard {
     Word(NodeName, LeaderWord),
 }
 
-type Ways = BTreeMap<NodeName, mpsc::Sender<RunnerWord>>;
+type Ways = BTreeMap<NodeName, Way>;
+type Stream = (FrameWriter, FrameReader);
+
+/// The way to a voter.
+#[derive(Debug, Clone)]
+struct Way {
+    lease: mpsc::Sender<RunnerWord>,
+    session: mpsc::Sender<RunnerWord>,
+    mail: mpsc::Sender<RunnerWord>,
+}
+
+/// What is said on the way to a voter.
+struct Said {
+    lease: mpsc::Receiver<RunnerWord>,
+    session: mpsc::Receiver<RunnerWord>,
+    mail: mpsc::Receiver<RunnerWord>,
+}
+
+impl Way {
+    fn new() -> (Self, Said) {
+        let (lease, beats) = mpsc::channel(BEATS_WAITING);
+        let (session, words) = mpsc::channel(WORDS_WAITING);
+        let (mail, held) = mpsc::channel(BEATS_WAITING);
+        (Self { lease, session, mail }, Said { lease: beats, session: words, mail: held })
+    }
+
+    fn say(&self, word: &RunnerWord) {
+        match word {
+            RunnerWord::Beat { .. } => _ = self.lease.try_send(word.clone()),
+            RunnerWord::Ask(_) | RunnerWord::Observe { .. } => _ = self.session.try_send(word.clone()),
+            RunnerWord::Holds { .. } => {
+                _ = self.session.try_send(word.clone());
+                _ = self.mail.try_send(word.clone());
+            }
+        }
+    }
+}
+
+impl Said {
+    /// What was said to nobody is said again.
+    fn forget(&mut self) {
+        for words in [&mut self.lease, &mut self.session, &mut self.mail] {
+            while words.try_recv().is_ok() {}
+        }
+    }
+}
 
 /// The ways to the voters.
 #[derive(Debug)]
@@ -49,23 +107,30 @@ pub struct Voters {
 }
 
 impl Voters {
-    /// Ways over these channels, for a simulator; those of the node come from [`connect`].
-    pub fn new(ways: Ways) -> Self {
+    /// Ways over these channels, one for all streams of a voter, for a simulator; those of the node come from [`connect`].
+    pub fn new(ways: BTreeMap<NodeName, mpsc::Sender<RunnerWord>>) -> Self {
+        let way = |words: mpsc::Sender<RunnerWord>| Way { lease: words.clone(), session: words.clone(), mail: words };
+        let ways = ways.into_iter().map(|(voter, words)| (voter, way(words))).collect();
         Self { ways: watch::channel(ways).1, directory: None }
     }
 
     /// Says a word to every voter.
     pub fn say(&self, word: &RunnerWord) {
-        for way in self.ways.borrow().values() {
-            _ = way.try_send(word.clone());
-        }
+        self.ways.borrow().values().for_each(|way| way.say(word));
     }
 
     /// Says a word to one voter.
     pub fn say_to(&self, voter: &NodeName, word: &RunnerWord) {
         if let Some(way) = self.ways.borrow().get(voter) {
-            _ = way.try_send(word.clone());
+            way.say(word);
         }
+    }
+
+    /// The voters for whom no observation waits here: what was said to them is on its way, or lost.
+    pub fn idle(&self) -> Vec<NodeName> {
+        let ways = self.ways.borrow();
+        let idle = ways.iter().filter(|(_, way)| way.session.capacity() == way.session.max_capacity());
+        idle.map(|(voter, _)| voter.clone()).collect()
     }
 
     /// Takes the leader's word for who the voters are.
@@ -134,13 +199,13 @@ impl Links {
             if ways.contains_key(name) {
                 continue;
             }
-            let (way, words) = mpsc::channel(WORDS_WAITING);
+            let (way, said) = Way::new();
             ways.insert(name.clone(), way);
             let (peers, name, address) = (self.peers.clone(), name.clone(), address.clone());
             let link = Link { peers, name, address, dial: self.dial, heard: self.heard.clone() };
             self.tasks.spawn(async move {
                 tokio::time::sleep(at_random(spread)).await;
-                link.run(words).await;
+                link.run(said).await;
             });
         }
         self.addresses.clone_from(voters);
@@ -158,37 +223,77 @@ struct Link {
 
 impl Link {
     /// Until nobody has a way to it any more.
-    async fn run(self, mut words: mpsc::Receiver<RunnerWord>) {
+    async fn run(self, mut said: Said) {
         let mut pause = REDIAL;
-        while !words.is_closed() {
+        while !said.session.is_closed() {
             let begun = tokio::time::Instant::now();
-            if let Err(error) = self.stream(&mut words).await {
-                tracing::debug!(voter = %self.name, %error, "no session stream");
+            if let Err(error) = self.streams(&mut said).await {
+                tracing::debug!(voter = %self.name, %error, "no session streams");
             }
             let stood = begun.elapsed() > self.dial * 2;
             pause = if stood { REDIAL } else { (pause * 2).min(LONGEST_REDIAL) };
             tokio::time::sleep(pause / 2 + at_random(pause / 2)).await;
-            while words.try_recv().is_ok() {} // What was said to nobody is said again.
+            said.forget();
         }
     }
 
-    async fn stream(&self, words: &mut mpsc::Receiver<RunnerWord>) -> io::Result<()> {
-        let opened = self.peers.open(Lane::Session, Channel::Session, &self.name, &self.address, self.dial).await;
-        let (mut writer, mut reader) = opened?;
-        while words.try_recv().is_ok() {}
+    /// Carries words both ways until the stream of beats ends, or another one cannot be made again.
+    async fn streams(&self, said: &mut Said) -> io::Result<()> {
+        let lease = self.open(Channel::Lease).await?;
+        let session = self.open(Channel::Session).await?;
+        let mail = self.open(Channel::Mail).await?;
+        said.forget();
         _ = self.heard.send(Heard::Connected(self.name.clone())).await;
+        tokio::select! {
+            biased;
+            ended = self.carry(lease, &mut said.lease) => ended,
+            ended = self.keep(Channel::Session, session, &mut said.session) => ended,
+            ended = self.keep(Channel::Mail, mail, &mut said.mail) => ended,
+        }
+    }
+
+    /// Carries words over one stream, and over another one where it ends, until there is none.
+    async fn keep(&self, channel: Channel, first: Stream, said: &mut mpsc::Receiver<RunnerWord>) -> io::Result<()> {
+        let mut stream = first;
         loop {
-            tokio::select! {
-                biased;
-                word = reader.next::<LeaderWord>() => match word? {
-                    Some(word) => _ = self.heard.send(Heard::Word(self.name.clone(), word)).await,
-                    None => return Ok(()),
-                },
-                word = words.recv() => match word {
-                    Some(word) => writer.send(&word).await?,
-                    None => return Ok(()),
-                },
+            let ended = self.carry(stream, said).await;
+            if said.is_closed() {
+                return ended;
             }
+            tracing::debug!(voter = %self.name, ?channel, error = ?ended.err(), "a stream ended");
+            tokio::time::sleep(REDIAL / 2 + at_random(REDIAL / 2)).await;
+            stream = self.open(channel).await?;
+            while said.try_recv().is_ok() {}
+            // What is held is said with each beat.
+            if channel == Channel::Session {
+                _ = self.heard.send(Heard::Connected(self.name.clone())).await;
+            }
+        }
+    }
+
+    async fn open(&self, channel: Channel) -> io::Result<Stream> {
+        self.peers.open(Lane::Session, channel, &self.name, &self.address, self.dial).await
+    }
+
+    /// Reads and writes one stream side by side: if both sides could only do one at a time, each might wait for ever for the
+    /// other to read.
+    async fn carry(&self, (mut writer, mut reader): Stream, said: &mut mpsc::Receiver<RunnerWord>) -> io::Result<()> {
+        let writing = async {
+            while let Some(word) = said.recv().await {
+                writer.send(&word).await?;
+            }
+            Ok(())
+        };
+        let reading = async {
+            while let Some(word) = reader.next::<LeaderWord>().await? {
+                _ = self.heard.send(Heard::Word(self.name.clone(), word)).await;
+            }
+            Ok(())
+        };
+        tokio::select! {
+            biased;
+            ended = writing => ended,
+            ended = reading => ended,
         }
     }
 }
@@ -197,3 +302,6 @@ impl Link {
 fn at_random(most: Duration) -> Duration {
     most.mul_f64(rand::rng().random())
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,7 +14,8 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{Keeper, KeeperHandle};
-use crate::control::{Control, EventFeed, Leadership, NotProposed, Proposal, Published};
+use crate::control::{Control, EventFeed, Leadership, MailLane, NotProposed, OnDisk, Proposal, Published};
+use crate::instruments::Instruments;
 
 pub const LEASE: Duration = Duration::from_secs(2);
 
@@ -32,6 +33,8 @@ pub struct Plane {
     pub proves: Arc<AtomicBool>,
     /// Whether the rules panic on exits.
     pub chokes: Arc<AtomicBool>,
+    /// Whether a command that was proposed stays without an outcome, and all behind it.
+    pub stalls: watch::Sender<bool>,
     /// All that was proposed, in order.
     pub proposed: Arc<Mutex<Vec<Proposed>>>,
     led: watch::Sender<Leadership<SimRuntime>>,
@@ -57,7 +60,21 @@ impl Plane {
         let (led, leadership) = watch::channel(leads);
         let own = "n9".parse().unwrap();
         let events = EventFeed::default();
-        let control = Control { own, proposals, proofs, questions, changes, published, leadership, events };
+        let (mail, mut mailed) = MailLane::new();
+        let (instruments, (_, kept)) = (Instruments::default(), watch::channel(OnDisk::default()));
+        let control = Control {
+            own,
+            proposals,
+            mail,
+            proofs,
+            questions,
+            changes,
+            published,
+            leadership,
+            events,
+            instruments,
+            kept,
+        };
         let (_, obituaries) = mpsc::channel(1);
         let (keeper, handle) = Keeper::new(control.clone(), LEASE, obituaries, CancellationToken::new());
         drop(SimRuntime::spawn(keeper.run()));
@@ -67,13 +84,24 @@ impl Plane {
             commits: Arc::new(AtomicBool::new(true)),
             proves: Arc::new(AtomicBool::new(true)),
             chokes: Arc::new(AtomicBool::new(false)),
+            stalls: watch::Sender::new(false),
             proposed: Arc::default(),
             led,
         };
         let (commits, chokes, proposed) = (plane.commits.clone(), plane.chokes.clone(), plane.proposed.clone());
+        let mut stalls = plane.stalls.subscribe();
         drop(SimRuntime::spawn(async move {
-            while let Some(Proposal { command, reply, round }) = waiting.recv().await {
+            loop {
+                let next = tokio::select! {
+                    biased;
+                    next = waiting.recv() => next,
+                    next = mailed.recv() => next,
+                };
+                let Some(Proposal { command, reply, round, room: _ }) = next else { return };
                 proposed.lock().unwrap().push((round, command.clone()));
+                if stalls.wait_for(|stalls| !stalls).await.is_err() {
+                    return;
+                }
                 let is_exit = matches!(&command, Command::Observe { observation: Observation::Exited { .. }, .. });
                 let outcome = if !commits.load(Ordering::Relaxed) {
                     Err(NotProposed::Unknown)
@@ -115,6 +143,16 @@ impl Plane {
     pub fn ends_proposed(&self) -> usize {
         let proposed = self.proposed.lock().unwrap();
         proposed.iter().filter(|(_, command)| matches!(command, Command::EndSession { .. })).count()
+    }
+
+    /// The numbers of the observations that were proposed.
+    pub fn observations_proposed(&self) -> Vec<u64> {
+        let proposed = self.proposed.lock().unwrap();
+        let number = |(_, command): &Proposed| match command {
+            Command::Observe { number, .. } => Some(*number),
+            _ => None,
+        };
+        proposed.iter().filter_map(number).collect()
     }
 
     /// The nonces of the sessions that were proposed.

@@ -2,7 +2,7 @@
 //! run.
 //!
 //! ```text
-//!   runner ◄─ stream ─► [serve] ──► proposer          grants, observations
+//!   runner ◄─ streams ─► [serve] ──► proposer         grants, observations
 //!                          │ ▲
 //!                    beats ▼ │ answers, after a proof
 //!                        [keeper] ──► proposer        the end of silent sessions
@@ -12,8 +12,10 @@
 //! Every voter serves streams, so that a runner need not find the leader; only the confirmed leader speaks. Nothing here
 //! decides what runs: that is derived from the state.
 
+mod beats;
 #[cfg(test)]
 mod fixture;
+mod hands;
 mod keeper;
 mod leases;
 mod stream;

@@ -1,27 +1,32 @@
-//! One runner's stream: its words go to the proposer and the keeper, the leader's words come back.
+//! One runner's streams: its words go to the proposer and the keeper, the leader's words come back.
 //!
 //! ```text
-//!   stream ══ [carry] ── words ──► [attend] ──► proposer, keeper
-//!                     ◄─ said ──────┘   ◄── what should run, by the state
+//!   stream ══ [read]  ── words ──► [attend] ──► proposer            or [beats::attend] ──► keeper
+//!          ══ [write] ◄─ said ──────┘   ◄── what should run         or [hands::attend] ◄── messages, by the state
 //! ```
 //!
-//! [`serve`] is both over a stream of the transport; a simulator connects [`attend`] to a runner by channels.
+//! Each stream is served for itself, and reading, attending and writing do not wait for one another, but where a queue is full.
+//! [`serve`] is all of it over a stream of the transport; a simulator connects [`attend`] to a runner by channels.
 
 use std::collections::VecDeque;
 use std::io;
+use std::pin::Pin;
 use std::time::Duration;
 
 use openraft::AsyncRuntime;
 use pando_protocol::client::frames::{FrameReader, FrameWriter};
 use pando_protocol::ids::{Incarnation, NodeName, SessionId};
+use pando_protocol::mail::Settlement;
+use pando_protocol::message::Channel;
 use pando_protocol::rejection::Rejection;
 use pando_protocol::session::{LeaderWord, Observation, RunnerWord, SessionRequest};
 use pando_supervision::desired::desired;
 use pando_supervision::{Command, Done, Outcome};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::keeper::KeeperHandle;
+use super::{beats, hands};
 use crate::control::{Control, NotProposed, Urgency, members_of};
 use crate::transport::IncomingStream;
 
@@ -34,7 +39,7 @@ const WRITE_LIMIT: Duration = Duration::from_secs(5);
 
 type Reply = oneshot::Receiver<Result<Outcome, NotProposed>>;
 
-/// Serves one runner until its stream ends or `stop`.
+/// Serves one stream of a runner until it ends or `stop`.
 pub async fn serve<R: AsyncRuntime>(
     stream: IncomingStream,
     control: Control<R>,
@@ -45,10 +50,18 @@ pub async fn serve<R: AsyncRuntime>(
         tracing::warn!(peer = %stream.peer, "only nodes have sessions");
         return;
     };
-    let IncomingStream { reader, writer, .. } = stream;
+    let IncomingStream { reader, writer, channel, .. } = stream;
+    writer.rank(channel);
     let (hear, words) = mpsc::channel(WORDS_WAITING);
-    let (say, said) = mpsc::channel(WORDS_WAITING);
-    let attending = attend(node.clone(), words, say, control, keeper);
+    let (say, said) = mpsc::channel(if channel == Channel::Mail { 1 } else { WORDS_WAITING });
+    let attending = async {
+        let node = node.clone();
+        match channel {
+            Channel::Lease => beats::attend(node, words, say, control, keeper).await,
+            Channel::Mail => hands::attend(node, words, say, control).await,
+            _ => attend(node, words, say, control, keeper).await,
+        }
+    };
     tokio::select! {
         biased;
         () = stop.cancelled() => {}
@@ -87,8 +100,21 @@ pub async fn attend<R: AsyncRuntime>(
     control: Control<R>,
     keeper: KeeperHandle<R>,
 ) {
-    let (session, told, told_members, asking, under_way) = (None, None, None, None, VecDeque::new());
-    Attendant { node, control, keeper, say, session, told, told_members, asking, under_way }.run(words).await;
+    let attendant = Attendant {
+        node,
+        control,
+        keeper,
+        say,
+        session: None,
+        told: None,
+        told_members: None,
+        asking: None,
+        under_way: VecDeque::new(),
+        held: None,
+        submitted: None,
+        series: 0,
+    };
+    attendant.run(words).await;
 }
 
 struct Attendant<R: AsyncRuntime> {
@@ -106,6 +132,23 @@ struct Attendant<R: AsyncRuntime> {
     asking: Option<Asking>,
     /// Proposals in the order of their words, so that their outcomes are read in order.
     under_way: VecDeque<(Asked, Reply)>,
+    /// What was said of messages and has no room yet: no word is taken before, since they go in order.
+    held: Option<Held>,
+    /// The observations that need not be proposed again, where none of them failed.
+    submitted: Option<Submitted>,
+    /// Counts the series of observations, so that a failure ends the one that it belongs to and no later one.
+    series: u64,
+}
+
+/// Observations that were submitted one after the other. A runner says what is not confirmed again and again: each time would be
+/// one more proposal for a leader that is slow already.
+#[derive(Debug, Clone, Copy)]
+struct Submitted {
+    session: SessionId,
+    /// The leadership in which they were.
+    round: u64,
+    first: u64,
+    last: u64,
 }
 
 /// The newest request of the runner: those before it are given up.
@@ -116,6 +159,12 @@ struct Asking {
     proof: oneshot::Receiver<bool>,
 }
 
+struct Held {
+    room: Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>,
+    asked: Asked,
+    command: Command,
+}
+
 enum Asked {
     Session {
         nonce: u64,
@@ -123,6 +172,8 @@ enum Asked {
     Observation {
         session: SessionId,
         number: u64,
+        /// The series that it was submitted in.
+        series: u64,
         /// What takes its place where the rules choke on it.
         instead: Option<Observation>,
     },
@@ -136,13 +187,17 @@ impl<R: AsyncRuntime> Attendant<R> {
             let answers: [Option<LeaderWord>; 2] = tokio::select! {
                 biased;
                 outcome = next_outcome(&mut self.under_way) => self.outcome(outcome).await,
+                room = next_room(&mut self.held) => {
+                    self.submit_held(room).await;
+                    [None, None]
+                }
                 is_proven = next_proof(&mut self.asking) => {
                     self.grant(is_proven).await;
                     [None, None]
                 }
                 changed = leadership.changed() => if changed.is_ok() { [self.tell(), None] } else { return },
                 // Before the state, whose changes may never end; and what came of the word is told with it.
-                word = words.recv(), if self.under_way.len() < UNDER_WAY => match word {
+                word = words.recv(), if self.under_way.len() < UNDER_WAY && self.held.is_none() => match word {
                     Some(word) => [self.word(word).await, self.tell()],
                     None => return,
                 },
@@ -159,26 +214,24 @@ impl<R: AsyncRuntime> Attendant<R> {
 
     /// Takes a runner's word. While another node leads every word is dropped: the runner says it to all voters, and again.
     async fn word(&mut self, word: RunnerWord) -> Option<LeaderWord> {
-        let leads = self.control.leads();
+        let led = self.control.led_round();
         match word {
             RunnerWord::Ask(request) if request.node != self.node => {
                 let why = format!("the certificate is for {}, the request for {}", self.node, request.node);
                 return Some(LeaderWord::Refused { nonce: request.nonce, why });
             }
-            RunnerWord::Ask(request) if leads => self.asked(request).await,
-            RunnerWord::Beat { session, number, answered: _, answered_age } => {
-                // Known also where another node leads, so that the first state of a new leadership is told at once.
+            RunnerWord::Ask(request) if led.is_some() => self.asked(request).await,
+            // Known also where another node leads, so that the first state of a new leadership is told at once.
+            RunnerWord::Holds { session, hand: _ } => self.session = Some(session),
+            RunnerWord::Observe { session, number, observation } => {
+                let round = led?;
                 self.session = Some(session);
-                if leads {
-                    self.keeper.beat((self.node.clone(), session), number, answered_age, self.say.clone());
+                if self.is_new(session, round, number) {
+                    self.take(session, number, observation).await;
                 }
             }
-            RunnerWord::Observe { session, number, observation } if leads => {
-                self.session = Some(session);
-                let instead = Some(in_place_of(&observation));
-                self.observe(session, number, observation, instead).await;
-            }
-            RunnerWord::Ask(_) | RunnerWord::Observe { .. } => {}
+            // Beats go over a stream of their own.
+            RunnerWord::Ask(_) | RunnerWord::Beat { .. } => {}
         }
         None
     }
@@ -207,21 +260,63 @@ impl<R: AsyncRuntime> Attendant<R> {
         self.under_way.push_back((Asked::Session { nonce }, reply));
     }
 
-    async fn observe(
-        &mut self,
-        session: SessionId,
-        number: u64,
-        observation: Observation,
-        instead: Option<Observation>,
-    ) {
-        let node = self.node.clone();
-        let reply = self.control.submit(Command::Observe { node, session, number, observation }).await;
-        self.under_way.push_back((Asked::Observation { session, number, instead }, reply));
+    /// Whether an observation is to be submitted: not where it was, and nothing of its series failed since.
+    fn is_new(&mut self, session: SessionId, round: u64, number: u64) -> bool {
+        let known = self.submitted.as_mut().filter(|known| (known.session, known.round) == (session, round));
+        match known {
+            Some(known) if (known.first..=known.last).contains(&number) => return false,
+            Some(known) if number == known.last + 1 => known.last = number,
+            _ => {
+                self.series += 1;
+                self.submitted = Some(Submitted { session, round, first: number, last: number });
+            }
+        }
+        true
+    }
+
+    /// A proposal of this series failed, and with it all that came after it: they are submitted when they are said again.
+    fn failed(&mut self, series: u64) {
+        if series == self.series {
+            self.submitted = None;
+        }
+    }
+
+    async fn take(&mut self, session: SessionId, number: u64, observation: Observation) {
+        let instead = Some(in_place_of(&observation));
+        let weight = |settlements: &Vec<Settlement>| settlements.iter().map(Settlement::weight).sum::<usize>();
+        let bytes = if let Observation::Settled(settlements) = &observation { Some(weight(settlements)) } else { None };
+        let asked = Asked::Observation { session, number, series: self.series, instead };
+        let command = Command::Observe { node: self.node.clone(), session, number, observation };
+        match bytes {
+            Some(bytes) => {
+                let room = Box::pin(self.control.mail.settled_room(bytes as u64));
+                self.held = Some(Held { room, asked, command });
+            }
+            None => self.submit(asked, command, None).await,
+        }
+    }
+
+    async fn submit_held(&mut self, room: Option<OwnedSemaphorePermit>) {
+        if let Some(Held { room: _, asked, command }) = self.held.take() {
+            self.submit(asked, command, room).await;
+        }
+    }
+
+    async fn submit(&mut self, asked: Asked, command: Command, room: Option<OwnedSemaphorePermit>) {
+        let reply = self.control.submit(command, room).await;
+        self.under_way.push_back((asked, reply));
     }
 
     /// What the runner is told about the outcome of its word, in order; nothing where that is not known.
     async fn outcome(&mut self, (asked, outcome): (Asked, Result<Outcome, NotProposed>)) -> [Option<LeaderWord>; 2] {
-        let Ok(outcome) = outcome else { return [None, None] };
+        let outcome = match (&asked, outcome) {
+            (_, Ok(outcome)) => outcome,
+            (Asked::Observation { series, .. }, Err(_)) => {
+                self.failed(*series);
+                return [None, None];
+            }
+            (Asked::Session { .. }, Err(_)) => return [None, None],
+        };
         match (asked, outcome) {
             (Asked::Session { nonce }, Ok(Done::Granted(session))) => {
                 self.keeper.granted((self.node.clone(), session)).await;
@@ -238,15 +333,21 @@ impl<R: AsyncRuntime> Attendant<R> {
                 [Some(LeaderWord::Over { session }), None]
             }
             // It is said again, in order.
-            (Asked::Observation { .. }, Err(Rejection::OutOfOrder { .. })) => [None, None],
-            // One that our own rules choke on would block all that follow: something harmless takes its number.
-            (Asked::Observation { session, number, instead: Some(instead) }, Err(why)) => {
-                tracing::error!(node = %self.node, %session, number, %why, ?instead, "an observation is left out");
-                self.observe(session, number, instead, None).await;
+            (Asked::Observation { series, .. }, Err(Rejection::OutOfOrder { .. })) => {
+                self.failed(series);
                 [None, None]
             }
-            (Asked::Observation { session, number, instead: None }, Err(why)) => {
+            // One that our own rules choke on would block all that follow: something harmless takes its number.
+            (Asked::Observation { session, number, series: _, instead: Some(instead) }, Err(why)) => {
+                tracing::error!(node = %self.node, %session, number, %why, ?instead, "an observation is left out");
+                let command = Command::Observe { node: self.node.clone(), session, number, observation: instead };
+                let asked = Asked::Observation { session, number, series: self.series, instead: None };
+                self.submit(asked, command, None).await;
+                [None, None]
+            }
+            (Asked::Observation { session, number, series, instead: None }, Err(why)) => {
                 tracing::error!(node = %self.node, %session, number, %why, "an observation was refused");
+                self.failed(series);
                 [None, None]
             }
             (Asked::Session { .. } | Asked::Observation { .. }, Ok(_)) => [None, None],
@@ -256,14 +357,8 @@ impl<R: AsyncRuntime> Attendant<R> {
     /// What should run there, where that changed since it was last told under this leadership.
     fn tell(&mut self) -> Option<LeaderWord> {
         let session = self.session?;
-        // Never both at once: whoever holds one and waits for the other may wait for ever behind a writer.
-        let (leads, round) = {
-            let leadership = self.control.leadership.borrow();
-            (leadership.leads, leadership.round)
-        };
-        if !leads {
-            return None;
-        }
+        // Never this and the state at once: whoever holds one and waits for the other may wait for ever behind a writer.
+        let round = self.control.led_round()?;
         let (cluster, index) = {
             let published = self.control.published.borrow();
             let revision = published.cluster.session(&self.node, session)?.revision;
@@ -275,19 +370,11 @@ impl<R: AsyncRuntime> Attendant<R> {
         };
         desired(&cluster, &self.node, session, index).map(LeaderWord::Desired)
     }
-}
 
-impl<R: AsyncRuntime> Attendant<R> {
     /// Who takes part in Raft, where that changed since it was last told under this leadership. Told before a session is
     /// granted too: a runner whose configuration is old has to find the voters.
     fn tell_members(&mut self) -> Option<LeaderWord> {
-        let (leads, round) = {
-            let leadership = self.control.leadership.borrow();
-            (leadership.leads, leadership.round)
-        };
-        if !leads {
-            return None;
-        }
+        let round = self.control.led_round()?;
         let stored = self.control.published.borrow().membership.clone();
         let now = Some((round, stored.log_id().as_ref()?.index));
         if std::mem::replace(&mut self.told_members, now) == now {
@@ -304,7 +391,8 @@ fn in_place_of(observation: &Observation) -> Observation {
         Observation::Exited { path, incarnation, .. } | Observation::NeverStarted { path, incarnation } => {
             Observation::NeverStarted { path: path.clone(), incarnation: *incarnation }
         }
-        Observation::Started { path, .. } | Observation::Ready { path, .. } => {
+        Observation::Settled(_) => Observation::Settled(Vec::new()),
+        Observation::Started { path, .. } | Observation::Ready { path, .. } | Observation::WorkerReady { path, .. } => {
             Observation::NeverStarted { path: path.clone(), incarnation: Incarnation(0) }
         }
         Observation::Leaving => Observation::Leaving,
@@ -319,6 +407,14 @@ async fn next_outcome(under_way: &mut VecDeque<(Asked, Reply)>) -> (Asked, Resul
     let outcome = reply.await.unwrap_or(Err(NotProposed::Unknown));
     match under_way.pop_front() {
         Some((asked, _)) => (asked, outcome),
+        None => std::future::pending().await,
+    }
+}
+
+/// Room for what waits for it; never, while nothing does.
+async fn next_room(held: &mut Option<Held>) -> Option<OwnedSemaphorePermit> {
+    match held {
+        Some(held) => (&mut held.room).await,
         None => std::future::pending().await,
     }
 }

@@ -25,10 +25,11 @@ pub(super) fn why_refused(folder: &Path, error: io::Error) -> StorageError {
     }
 }
 
-fn is_from_the_system(error: &io::Error) -> bool {
-    use io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem, StorageFull};
+// Where raft-log puts words of its own around what the system said, only the kind is left.
+pub(super) fn is_from_the_system(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotFound, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     error.raw_os_error().is_some()
-        || matches!(error.kind(), NotFound | PermissionDenied | ReadOnlyFilesystem | StorageFull)
+        || matches!(error.kind(), NotFound | PermissionDenied | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
 }
 
 /// The first damage in the log files of `folder`, in the order of the files; `None` where every record is whole, save

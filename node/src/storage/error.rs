@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::disk::remedy;
+
 /// What to do about a data folder that cannot be used. Which copy of it is the newest nobody can tell, and an older one would
 /// have forgotten what it promised.
 pub(super) const START_EMPTY: &str = "move the data folder away, all but the certificate, and start the node again under the \
@@ -13,7 +15,7 @@ pub(super) const START_EMPTY: &str = "move the data folder away, all but the cer
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
     /// The operating system refused.
-    #[error("cannot {doing} {}: check the disk, its free space and the permissions of the folder", .path.display())]
+    #[error("cannot {doing} {}: {}, then start the node again", .path.display(), remedy(.source))]
     Io {
         /// What was tried, as a verb.
         doing: &'static str,

@@ -24,6 +24,7 @@ use pando_protocol::ids::NodeName;
 
 use super::error::START_EMPTY;
 use super::folder;
+use crate::disk::remedy;
 use crate::raft::types::RaftId;
 
 const IDENTITY: &str = "node.id";
@@ -97,7 +98,7 @@ pub enum IdentityError {
     #[error("{0:?} is no name for a cluster: use 1 to 63 characters without control characters")]
     BadClusterName(String),
     /// The operating system refused.
-    #[error("cannot {doing} {}: check that the disk is there and that the node may write to the folder", .path.display())]
+    #[error("cannot {doing} {}: {}, then start the node again", .path.display(), remedy(.source))]
     Io {
         /// What was tried.
         doing: &'static str,

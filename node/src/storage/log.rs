@@ -8,7 +8,8 @@
 //! **The rule on damage.** An entry is acknowledged only after an fsync that covers it. When the log is opened:
 //!
 //! 1. Where the last file ends inside a record, or in zeros only, that end is cut: this is what a crash in the middle of a
-//!    write leaves, before any fsync covered it.
+//!    write leaves, or a disk that is full, before any fsync covered it. What is left is synced before the log counts as open: a
+//!    process that was killed may have written whole records without.
 //! 2. Anything else that is not as it was written refuses to open and names file and byte: a flipped bit anywhere, in a
 //!    length, a type or a checksum too; a hole; a missing file before the last; entries that do not follow each other.
 //!    Nothing is changed.
@@ -16,7 +17,10 @@
 //!    from damage, and losing what was acknowledged is worse than a node that must rejoin.
 //! 3. What no log can tell: a disk that lost a synced end of the log as a whole (the end of the last file, or that file)
 //!    looks like case 1. No entry before an intact later record is ever lost; those after it are, on this node. A voter whose
-//!    disk lies must be wiped, so that it comes back under a new id.
+//!    disk lies must be wiped, so that it comes back under a new id. Where it is not, the leader sends it again what it lost:
+//!    see `allow_log_reversion` in [`crate::raft::config`].
+//!
+//! A write that fails is never tried again: the log takes no more, and says why each time, until the process has ended.
 //!
 //! What blocks: an append copies into a buffer and hands it to the flush thread; it waits only where more than
 //! [`LogOptions::flush_queue_bytes`] are on their way to the disk. Reads of older entries hold the lock of the log for at
@@ -24,6 +28,7 @@
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
+use std::fs::File;
 use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::path::Path;
@@ -33,7 +38,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::Stream;
 use openraft::storage::{IOFlushed, RaftLogStorage};
-use openraft::{AsyncRuntime, EntryPayload, LogState, OptionalSend, RaftLogReader};
+use openraft::{AsyncRuntime, EntryPayload, Instant, LogState, OptionalSend, RaftLogReader};
 use pando_supervision::Command;
 use raft_log::RaftLog;
 use raft_log::api::raft_log_writer::RaftLogWriter;
@@ -43,6 +48,7 @@ use super::error::StorageError;
 use super::folder;
 use super::format::{StoredLogId, StoredVote, decode_payload, encode_payload, newer_codec};
 use super::wal::{Flushed, RecordedPayload, Records};
+use crate::instruments::{Durations, Instruments};
 use crate::raft::types::{Entry, LogId, Types, Vote};
 
 /// Most bytes of entries that one read for replication returns, unless the first entry alone is larger.
@@ -90,6 +96,7 @@ impl LogOptions {
 pub struct LogStore {
     log: Arc<Mutex<RaftLog<Records>>>,
     folder: Arc<Path>,
+    took: Durations,
 }
 
 /// How large the log is, file by file.
@@ -122,10 +129,19 @@ impl LogStore {
         folder::make(folder).map_err(StorageError::io("create", folder))?;
         let log =
             RaftLog::open(Arc::new(configuration(folder, options)?)).map_err(|e| damage::why_refused(folder, e))?;
-        let store = Self { log: Arc::new(Mutex::new(log)), folder: folder.into() };
+        let took = Instruments::default().sync;
+        let store = Self { log: Arc::new(Mutex::new(log)), folder: folder.into(), took };
+        store.sync_newest()?;
         store.ensure_contiguous()?;
         store.ensure_known_format()?;
         Ok(store)
+    }
+
+    /// The same log, which notes how long each append takes to be on disk.
+    #[must_use]
+    pub fn noting(mut self, took: Durations) -> Self {
+        self.took = took;
+        self
     }
 
     /// Whether nothing was ever written: no vote and no entry.
@@ -137,12 +153,19 @@ impl LogStore {
         Ok(log.log_state().vote().is_none() && log.log_state().last().is_none())
     }
 
-    /// Refuses a log whose first entries are gone while no snapshot covers them.
+    /// Refuses a log whose first entries are gone while no snapshot covers them, and one that is gone as a whole while there is a
+    /// snapshot: with it went a vote, which must not be given twice.
     ///
     /// # Errors
-    /// [`StorageError::Contradiction`] where entries after `snapshot` are missing.
+    /// [`StorageError::Contradiction`] where entries after `snapshot` are missing, or everything is.
     pub fn ensure_follows(&self, snapshot: Option<u64>) -> Result<(), StorageError> {
         let purged = self.extent()?.purged;
+        // Whoever has a snapshot took part, and kept its vote here before.
+        if snapshot.is_some() && self.is_pristine()? {
+            return Err(
+                self.contradiction("it is empty, but there is a snapshot: the log that belongs to it is gone".into())
+            );
+        }
         if purged <= snapshot {
             return Ok(());
         }
@@ -207,6 +230,16 @@ impl LogStore {
         self.lock().map_err(StorageError::io("look at the log in", self.folder.as_ref()))
     }
 
+    // A process that was killed leaves records which it wrote and did not sync. From here on they count as kept, so they must
+    // outlive a power failure. The files before the newest were synced before that one got its first record.
+    fn sync_newest(&self) -> Result<(), StorageError> {
+        let files = damage::log_files(&self.folder)?;
+        if let Some(newest) = files.last() {
+            File::open(newest).and_then(|file| file.sync_all()).map_err(StorageError::io("sync", newest))?;
+        }
+        folder::sync(&self.folder).map_err(StorageError::io("sync the folder", self.folder.as_ref()))
+    }
+
     // raft-log checks that records follow each other, not that the files it was given are all there were.
     fn ensure_contiguous(&self) -> Result<(), StorageError> {
         let log = self.look()?;
@@ -235,6 +268,24 @@ impl LogStore {
                 })
             }
             None => Ok(()),
+        }
+    }
+
+    /// The answer to a write for which the disk has no answer yet: it names the folder where the disk refuses.
+    fn answer(&self, answer: impl FnOnce(io::Result<()>) + Send + 'static) -> Flushed {
+        let folder = self.folder.clone();
+        Flushed(Box::new(move |result| answer(result.map_err(|error| unwritten(&folder, error)))))
+    }
+
+    /// Why the log took no more, in words that name the folder. Once the disk has refused, raft-log says of every later write
+    /// only that its thread is gone; what the thread ended with is the reason.
+    fn refused(&self, log: &RaftLog<Records>, error: io::Error) -> io::Error {
+        if damage::is_from_the_system(&error) {
+            return unwritten(&self.folder, error);
+        }
+        match log.wait_worker_idle() {
+            Ok(()) => error,
+            Err(first) => unwritten(&self.folder, first),
         }
     }
 
@@ -304,6 +355,10 @@ fn configuration(folder: &Path, options: &LogOptions) -> Result<raft_log::Config
     config.wal.read_buffer_size = Some(1 << 20);
     config.wal.truncate_incomplete_record = Some(true);
     Ok(config)
+}
+
+fn unwritten(folder: &Path, error: io::Error) -> io::Error {
+    StorageError::io("write the log in", folder)(error).into()
 }
 
 fn entry(id: StoredLogId, payload: &[u8]) -> io::Result<Entry> {
@@ -392,12 +447,18 @@ impl<R: AsyncRuntime> RaftLogStorage<Types<R>> for LogStore {
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
         let (flushed, done) = tokio::sync::oneshot::channel();
         {
+            let answer = self.answer(|result| drop(flushed.send(result)));
             let mut log = self.lock()?;
-            log.save_vote(StoredVote::from(vote))?;
-            let answer = Flushed(Box::new(|result| drop(flushed.send(result))));
-            log.flush(true, Some(answer))?;
+            let handed_over = log.save_vote(StoredVote::from(vote)).and_then(|_| log.flush(true, Some(answer)));
+            handed_over.map_err(|error| self.refused(&log, error))?;
         }
-        done.await.map_err(|_| io::Error::other("the log's flush thread ended before the vote was on disk"))?
+        match done.await {
+            Ok(result) => result,
+            Err(_) => {
+                let error = io::Error::other("the log's flush thread ended before the vote was on disk");
+                Err(self.refused(&*self.lock()?, error))
+            }
+        }
     }
 
     // Not synced: it only spares a restarted node the wait for a leader, and the next append syncs it along.
@@ -406,7 +467,7 @@ impl<R: AsyncRuntime> RaftLogStorage<Types<R>> for LogStore {
         let mut log = self.lock()?;
         // After a snapshot was installed, what is committed may lie beyond the log until that is purged.
         if Some(&committed) <= log.log_state().last() && Some(&committed) > log.log_state().committed() {
-            log.commit(committed)?;
+            log.commit(committed).map_err(|error| self.refused(&log, error))?;
         }
         Ok(())
     }
@@ -422,9 +483,14 @@ impl<R: AsyncRuntime> RaftLogStorage<Types<R>> for LogStore {
     {
         // Encoded before the lock is taken, so that readers never wait for it.
         let records = entries.into_iter().map(|entry| record(&entry)).collect::<io::Result<Vec<_>>>()?;
+        let (took, began) = (self.took.clone(), R::Instant::now());
+        let answer = self.answer(move |result| {
+            took.note(began.elapsed());
+            callback.io_completed(result);
+        });
         let mut log = self.lock()?;
-        log.append(records)?;
-        log.flush(true, Some(Flushed(Box::new(|result| callback.io_completed(result)))))
+        let handed_over = log.append(records).and_then(|_| log.flush(true, Some(answer)));
+        handed_over.map_err(|error| self.refused(&log, error))
     }
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
@@ -433,14 +499,13 @@ impl<R: AsyncRuntime> RaftLogStorage<Types<R>> for LogStore {
             return Ok(());
         }
         let mut log = self.lock()?;
-        log.truncate(first_gone)?;
-        log.flush(true, None)
+        log.truncate(first_gone).and_then(|_| log.flush(true, None)).map_err(|error| self.refused(&log, error))
     }
 
     async fn purge(&mut self, through: LogId) -> io::Result<()> {
         let mut log = self.lock()?;
-        log.purge(StoredLogId::from(&through))?;
-        log.flush(true, None)
+        let purged = log.purge(StoredLogId::from(&through)).and_then(|_| log.flush(true, None));
+        purged.map_err(|error| self.refused(&log, error))
     }
 }
 

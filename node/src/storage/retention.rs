@@ -12,6 +12,7 @@
 use std::time::Duration;
 
 use openraft::{AsyncRuntime, Raft, RaftMetrics};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::StorageError;
@@ -128,8 +129,17 @@ fn purge(reading: &Reading, limits: &Limits) -> Option<u64> {
     forget.filter(|forget| Some(*forget) > reading.log.purged)
 }
 
+/// What a voter keeps on disk, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OnDisk {
+    /// Of the log, all files.
+    pub log: u64,
+    /// Of the newest snapshot.
+    pub snapshot: u64,
+}
+
 /// Looks, decides and tells openraft, again and again.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Retention {
     /// The log.
     pub log: LogStore,
@@ -137,6 +147,8 @@ pub struct Retention {
     pub snapshots: SnapshotStore,
     /// The bounds.
     pub limits: Limits,
+    /// Told what is on disk, each time it was looked.
+    pub kept: watch::Sender<OnDisk>,
 }
 
 impl Retention {
@@ -155,7 +167,10 @@ impl Retention {
                 () = stop.cancelled() => return Ok(()),
                 () = R::sleep(self.limits.interval) => {}
             }
-            let decision = step(&self.look(&raft)?, &self.limits);
+            let reading = self.look(&raft)?;
+            let log = reading.log.files.iter().map(|file| file.bytes).sum();
+            self.kept.send_replace(OnDisk { log, snapshot: reading.snapshot_bytes });
+            let decision = step(&reading, &self.limits);
             if carry_out(&raft, decision).await.is_err() {
                 // Whoever watches Raft itself reports why it ended.
                 return Ok(());

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pando_protocol::codec::{self, SECTION_LIMIT};
 use pando_protocol::ids::Path;
-use pando_protocol::message::Write;
+use pando_protocol::message::{Changed, Difference, Write};
 use pando_protocol::rejection::Rejection;
 
 use crate::change::Change;
@@ -15,6 +16,10 @@ use crate::mutation::{Mutation, broken};
 
 /// Replies kept of one client.
 pub const REPLIES_KEPT: usize = 1_024;
+/// Bytes of replies kept of one client, beside the newest: enough for seven requests whose every message was known.
+pub const REPLY_BYTES_KEPT: u64 = 1 << 20;
+/// Bytes of differences in one reply: what stands in it has to fit into a frame.
+pub const DIFFERENCE_BYTES: usize = 2 << 20;
 /// Clients whose replies are kept.
 pub const CLIENTS_KEPT: usize = 10_000;
 /// Cluster time after which a client that is not heard is forgotten.
@@ -38,7 +43,8 @@ pub fn apply(cluster: &mut Cluster, stamp: Stamp, command: Command) -> Applied {
 
 /// When something happens by itself next, in cluster time; `None` while nothing will. A tick is due then.
 pub fn next_deadline(cluster: &Cluster) -> Option<Duration> {
-    cluster.timers.get_min().map(|(at, _)| *at)
+    let first = |timers: &imbl::OrdSet<(Duration, Path)>| timers.get_min().map(|(at, _)| *at);
+    first(&cluster.timers).into_iter().chain(first(&cluster.mail_timers)).min()
 }
 
 impl Change<'_> {
@@ -54,13 +60,15 @@ impl Change<'_> {
         }
     }
 
-    /// Lets all follow that follows from what was done: places for who waits, and the next step of each group.
+    /// Lets all follow that follows from what was done: places for who waits, the next step of each group, and messages for
+    /// workers.
     pub(crate) fn settle(&mut self) {
         loop {
             self.place_waiting();
-            let Some(path) = self.unsettled.pop_last() else { return };
+            let Some(path) = self.unsettled.pop_last() else { break };
             self.advance_groups(&path);
         }
+        self.settle_mail();
     }
 
     fn command(&mut self, command: Command) -> Outcome {
@@ -101,7 +109,7 @@ impl Change<'_> {
             None if sequence > 1 => return Err(Rejection::TooLateToTell),
             None => {}
         }
-        let outcome = self.request(change).map(Done::Changed);
+        let outcome = self.request(change).map(|changed| Done::Changed(within_bounds(changed)));
         self.remember(client, sequence, lowest_unanswered, &outcome);
         outcome
     }
@@ -117,11 +125,16 @@ impl Change<'_> {
         record.heard = now;
         // A client never waits for a sequence above its newest one, whatever it claims.
         record.forgotten_below = record.forgotten_below.max(lowest.min(sequence));
-        record.replies = record.replies.split_off(&record.forgotten_below);
+        let kept = record.replies.split_off(&record.forgotten_below);
+        let forgotten = std::mem::replace(&mut record.replies, kept);
+        record.bytes -= forgotten.values().map(weight).sum::<u64>();
+        record.bytes += if broken(Mutation::RepliesWeighNothing) { 0 } else { weight(outcome) };
         record.replies.insert(sequence, outcome.clone());
-        while record.replies.len() > REPLIES_KEPT
-            && let Some((oldest, _)) = record.replies.pop_first()
+        while (record.replies.len() > REPLIES_KEPT || record.bytes > REPLY_BYTES_KEPT)
+            && record.replies.len() > 1
+            && let Some((oldest, forgotten)) = record.replies.pop_first()
         {
+            record.bytes -= weight(&forgotten);
             record.forgotten_below = record.forgotten_below.max(oldest + 1);
         }
         self.cluster.client_ages.insert((now, client));
@@ -145,4 +158,21 @@ impl Change<'_> {
             self.cluster.clients.remove(&client);
         }
     }
+}
+
+/// What a reply takes in a snapshot, where all that one client was answered stands in one part.
+pub(crate) fn weight(outcome: &Outcome) -> u64 {
+    codec::encode::<SECTION_LIMIT>(outcome).map_or(SECTION_LIMIT, |bytes| bytes.len()) as u64
+}
+
+/// Leaves differences out that are too many for one reply: the longest paths of a large tree alone are.
+fn within_bounds(mut changed: Changed) -> Changed {
+    let mut bytes = 0;
+    let fit = changed.differences.iter().take_while(|Difference { path, what: _, keys }| {
+        bytes += path.as_str().len() + keys.iter().map(|key| key.len() + 1).sum::<usize>() + 3;
+        bytes <= DIFFERENCE_BYTES
+    });
+    let fit = fit.count();
+    changed.differences.truncate(fit);
+    changed
 }

@@ -17,7 +17,7 @@ pub(crate) fn cause_of(cluster: &Cluster, path: &Path, run: &Run, over: &Over, s
     let (class, message) = classify(run, over, spec);
     let (code, signal, stderr) = match over {
         Over::NeverStarted | Over::Lost { .. } => (None, None, String::new()),
-        Over::Exited(exit) => {
+        Over::Exited { exit, .. } => {
             let stderr = match &exit.stderr {
                 Some(text) => evidence(text).to_owned(),
                 None => last_stderr(cluster, path, &run.node),
@@ -25,7 +25,12 @@ pub(crate) fn cause_of(cluster: &Cluster, path: &Path, run: &Run, over: &Over, s
             match exit.how {
                 ExitHow::Code(code) => (Some(code), None, stderr),
                 ExitHow::Signal(signal) => (None, Some(signal), stderr),
-                ExitHow::StartFailed(_) | ExitHow::Unready(_) | ExitHow::ReaperLost => (None, None, stderr),
+                ExitHow::StartFailed(_)
+                | ExitHow::Unready(_)
+                | ExitHow::ReaperLost
+                | ExitHow::Hung(_)
+                | ExitHow::Idle(_)
+                | ExitHow::Misbehaved(_) => (None, None, stderr),
             }
         }
     };
@@ -68,7 +73,7 @@ fn classify(run: &Run, over: &Over, spec: &ProcessSpec) -> (CauseClass, String) 
             let why = run.stopping.map_or("stopped", StopReason::as_str);
             return (CauseClass::Stopped, format!("{why} before it started"));
         }
-        Over::Exited(exit) => exit,
+        Over::Exited { exit, .. } => exit,
     };
     let after = human(exit.ran);
     if let Some(reason) = run.stopping {
@@ -90,6 +95,7 @@ fn classify(run: &Run, over: &Over, spec: &ProcessSpec) -> (CauseClass, String) 
         }
         ExitHow::Unready(within) => (CauseClass::Unhealthy, format!("not ready within {}", human(*within))),
         ExitHow::ReaperLost => (CauseClass::ReaperLost, format!("its reaper was killed after {after}")),
+        ExitHow::Hung(_) | ExitHow::Idle(_) | ExitHow::Misbehaved(_) => (CauseClass::Unhealthy, how(exit)),
     }
 }
 
@@ -105,6 +111,9 @@ fn how(exit: &Exit) -> String {
         ExitHow::StartFailed(why) => clipped(why, MAX_WHY).to_owned(),
         ExitHow::Unready(within) => format!("not ready within {}", human(*within)),
         ExitHow::ReaperLost => "its reaper was killed".into(),
+        ExitHow::Hung(limit) => format!("hung: no progress with a message within {}", human(*limit)),
+        ExitHow::Idle(limit) => format!("held messages and started none within {}", human(*limit)),
+        ExitHow::Misbehaved(why) => format!("broke the worker protocol: {}", clipped(why, MAX_WHY)),
     }
 }
 
@@ -115,7 +124,12 @@ fn rule_for(how: &ExitHow, spec: &ProcessSpec) -> Option<ExitAction> {
     let ended = match how {
         ExitHow::Code(code) => ExitMatch::Code(*code),
         ExitHow::Signal(signal) => ExitMatch::Signal(*signal),
-        ExitHow::StartFailed(_) | ExitHow::Unready(_) | ExitHow::ReaperLost => return None,
+        ExitHow::StartFailed(_)
+        | ExitHow::Unready(_)
+        | ExitHow::ReaperLost
+        | ExitHow::Hung(_)
+        | ExitHow::Idle(_)
+        | ExitHow::Misbehaved(_) => return None,
     };
     spec.on_exit.iter().find(|rule| rule.when == ended).map(|rule| rule.action)
 }

@@ -30,12 +30,15 @@ pub(crate) struct Change<'a> {
     pub room_changed: bool,
     /// Members that changed: the groups they belong to are looked at before this application ends.
     pub unsettled: BTreeSet<Path>,
+    /// Mailboxes that changed: they are handed out of before this application ends.
+    pub mail_to_hand_out: BTreeSet<Path>,
 }
 
 impl<'a> Change<'a> {
     pub fn new(cluster: &'a mut Cluster, wall: u64) -> Self {
-        let (to_place, unsettled) = (BTreeSet::new(), BTreeSet::new());
-        Self { cluster, events: Vec::new(), wall, to_place, room_changed: false, unsettled }
+        let (to_place, unsettled, mail_to_hand_out) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let (events, room_changed) = (Vec::new(), false);
+        Self { cluster, events, wall, to_place, room_changed, unsettled, mail_to_hand_out }
     }
 
     pub fn now(&self) -> Duration {

@@ -14,6 +14,7 @@ use pando_protocol::spec::{Label, TreeSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::command::{Event, Outcome};
+use crate::mail::{Held, Mailbox};
 
 mod member;
 
@@ -37,6 +38,10 @@ pub struct Cluster {
     pub pending: OrdSet<(u64, Path)>,
     /// When something happens by itself: a delay ends.
     pub timers: OrdSet<(Duration, Path)>,
+    /// The mailboxes of workers and pools, and closed ones with dead letters.
+    pub mail: OrdMap<Path, Arc<Mailbox>>,
+    /// When something of a mailbox is due: each has at most one.
+    pub mail_timers: OrdSet<(Duration, Path)>,
     /// The newest events, by number.
     pub events: OrdMap<u64, Arc<Event>>,
     /// What clients were answered, so that a retry is answered the same.
@@ -62,6 +67,8 @@ pub struct Head {
     pub next_order: u64,
     /// Before this time no further start after a mass failover is let through.
     pub brake: Duration,
+    /// What all mailboxes together count against the bound of bytes of the cluster.
+    pub mail_bytes: u64,
 }
 
 impl Default for Head {
@@ -74,6 +81,7 @@ impl Default for Head {
             next_event: 1,
             next_order: 1,
             brake: Duration::ZERO,
+            mail_bytes: 0,
         }
     }
 }
@@ -123,6 +131,10 @@ pub struct Session {
     /// Its lease ended without a word, and only runs that are kept are left of it: *unreachable*. No beat of it is answered any
     /// more; a later session of the same node process takes over what still runs.
     pub silent: bool,
+    /// The messages that its workers hold, by the number of the hand.
+    pub hands: OrdMap<u64, Held>,
+    /// The newest hand.
+    pub last_hand: u64,
 }
 
 /// What a client was answered.
@@ -134,6 +146,8 @@ pub struct ClientRecord {
     pub forgotten_below: u64,
     /// The replies, by sequence.
     pub replies: BTreeMap<u64, Outcome>,
+    /// What they weigh, in bytes.
+    pub bytes: u64,
 }
 
 impl Node {

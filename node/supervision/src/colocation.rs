@@ -3,6 +3,8 @@
 //! Everything below such a supervisor goes where something of it runs already, or has a place. While nothing does, it goes to a
 //! node that can take all of it, so that it moves as one.
 
+use std::collections::BTreeSet;
+
 use pando_protocol::ids::{NodeName, Path};
 
 use crate::cluster::{Body, Cluster, DownReason, Node, Process, ProcessPhase, StopReason, Supervisor};
@@ -15,26 +17,32 @@ pub(crate) struct Colocation<'a> {
     by: Path,
     /// Where something of it runs already, or has a place.
     pub anchor: Option<NodeName>,
-    /// All that is to run below it and does not yet, the child itself included.
+    /// The drained nodes that others of it run on, or go back to where there is no room elsewhere.
+    left_on: BTreeSet<NodeName>,
+    /// All that is to run below it and does not yet, or has to leave a drained node; the child itself included.
     pub to_come: Vec<&'a Process>,
 }
 
 /// What keeps the child at `path` together with others; `None` where nothing does.
 pub(crate) fn colocation<'a>(cluster: &'a Cluster, path: &Path) -> Option<Colocation<'a>> {
-    if broken(Mutation::ColocationIgnored) {
-        return None;
-    }
-    let by = outermost(cluster, path)?;
+    let by = kept_together_by(cluster, path)?;
     // Where something runs counts more than where room is kept: the two differ only while a new spec has begun to ask for this.
-    let (mut running, mut kept, mut to_come) = (None, None, Vec::new());
+    let (mut running, mut kept, mut left_on, mut to_come) = (None, None, BTreeSet::new(), Vec::new());
     for below in cluster.walk(&by) {
         let Some(process) = cluster.process(&below) else { continue };
-        let place = process.place.as_ref().map(|place| &place.node);
+        let is_other = below != *path;
+        let place = process.place.as_ref().map(|place| &place.node).filter(|_| is_other);
+        let (way_back, place) = match place {
+            Some(node) if is_drained(cluster, node) => (place, None),
+            Some(_) | None => (None, place),
+        };
+        let staying = cluster.run(&below).filter(|run| is_other && returns(run.stopping)).map(|run| &run.node);
+        left_on.extend(way_back.into_iter().chain(staying.filter(|node| is_drained(cluster, node))).cloned());
         match &process.phase {
             ProcessPhase::Assigned(run) if returns(run.stopping) && !is_drained(cluster, &run.node) => {
                 running = running.or(Some(run.node.clone()));
             }
-            _ if place.is_some() && below != *path => kept = kept.or(place.cloned()),
+            _ if place.is_some() => kept = kept.or(place.cloned()),
             ProcessPhase::Assigned(_) | ProcessPhase::Pending(_) | ProcessPhase::Down(_) => {
                 if is_to_run(cluster, &below) {
                     to_come.push(process);
@@ -42,7 +50,7 @@ pub(crate) fn colocation<'a>(cluster: &'a Cluster, path: &Path) -> Option<Coloca
             }
         }
     }
-    Some(Colocation { by, anchor: running.or(kept), to_come })
+    Some(Colocation { by, anchor: running.or(kept), left_on, to_come })
 }
 
 impl Colocation<'_> {
@@ -61,9 +69,36 @@ impl Colocation<'_> {
             return Some(format!("{lacks}, which {by} needs as a whole"));
         }
         let needed: u64 = self.to_come.iter().map(|process| u64::from(process.spec.slots)).sum();
-        let free = free(node);
+        // What some of it take there already they do not need again.
+        let free = free(node) + self.to_come.iter().map(|process| taken_on(name, process)).sum::<u64>();
         (needed > free).then(|| format!("has {free} of {} slots free, {by} needs {needed} as a whole", node.slots))
     }
+
+    /// Why the child cannot go on on a node where it ran, for the sake of the others; `None` where it can. On a drained node it can
+    /// unless they are elsewhere already: what is still to come waits for another node anyway, and not at its expense.
+    pub fn obstacle_to_return(&self, name: &NodeName, node: &Node) -> Option<String> {
+        if self.is_open() && node.drained { None } else { self.obstacle(name, node) }
+    }
+
+    /// The drained nodes that others of it run on or go back to: none where one is elsewhere.
+    pub fn left_behind_on(&self) -> impl Iterator<Item = &NodeName> {
+        self.left_on.iter().filter(|_| self.anchor.is_none())
+    }
+}
+
+/// The slots of a node that a process takes, or that are kept for it there.
+fn taken_on(name: &NodeName, process: &Process) -> u64 {
+    let place = process.place.as_ref().filter(|place| place.node == *name).map_or(0, |place| place.slots);
+    let run = match &process.phase {
+        ProcessPhase::Assigned(run) if run.node == *name => run.slots,
+        ProcessPhase::Assigned(_) | ProcessPhase::Pending(_) | ProcessPhase::Down(_) => 0,
+    };
+    u64::from(place) + u64::from(run)
+}
+
+/// The supervisor for whose sake the child at `path` stays together with others; `None` where it does not.
+pub(crate) fn kept_together_by(cluster: &Cluster, path: &Path) -> Option<Path> {
+    outermost(cluster, path).filter(|_| !broken(Mutation::ColocationIgnored))
 }
 
 /// The outermost supervisor above `path` that keeps everything below it on one node.
@@ -103,7 +138,7 @@ fn parent_is_up(cluster: &Cluster, path: &Path) -> bool {
 
 /// Whether it runs, or will: neither it nor a supervisor above was stopped by an operator, is being removed, or has ended for
 /// good. One that ended starts again where the supervisor above it does.
-fn is_to_run(cluster: &Cluster, path: &Path) -> bool {
+pub(crate) fn is_to_run(cluster: &Cluster, path: &Path) -> bool {
     let Some(member) = cluster.member(path) else { return false };
     let has_ended = match &member.body {
         Body::Process(process) => {

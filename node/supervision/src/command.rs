@@ -177,11 +177,27 @@ pub enum EventKind {
     ChildUnreachable,
     /// The node of a run that was unreachable is back, and the run with it.
     ChildReachable,
+    /// A message was set aside as a dead letter.
+    MessageDead,
+    /// A worker is taken for sick.
+    WorkerSick,
+    /// A worker that was taken for sick succeeded with something.
+    WorkerWell,
+    /// An operator paused a mailbox.
+    MailboxPaused,
+    /// An operator resumed a mailbox.
+    MailboxResumed,
+    /// A mailbox was taken out of its tree.
+    MailboxClosed,
+    /// An operator redrove dead letters.
+    LettersRedriven,
+    /// An operator purged messages.
+    MailPurged,
 }
 
 impl EventKind {
     /// Every kind, in order.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 37] = [
         Self::TreeApplied,
         Self::TreeDeleted,
         Self::TreeFailed,
@@ -211,6 +227,14 @@ impl EventKind {
         Self::RulePanicked,
         Self::ChildUnreachable,
         Self::ChildReachable,
+        Self::MessageDead,
+        Self::WorkerSick,
+        Self::WorkerWell,
+        Self::MailboxPaused,
+        Self::MailboxResumed,
+        Self::MailboxClosed,
+        Self::LettersRedriven,
+        Self::MailPurged,
     ];
 
     /// The stable word for it.
@@ -245,6 +269,14 @@ impl EventKind {
             Self::RulePanicked => "rule_panicked",
             Self::ChildUnreachable => "child_unreachable",
             Self::ChildReachable => "child_reachable",
+            Self::MessageDead => "message_dead",
+            Self::WorkerSick => "worker_sick",
+            Self::WorkerWell => "worker_well",
+            Self::MailboxPaused => "mailbox_paused",
+            Self::MailboxResumed => "mailbox_resumed",
+            Self::MailboxClosed => "mailbox_closed",
+            Self::LettersRedriven => "letters_redriven",
+            Self::MailPurged => "mail_purged",
         }
     }
 }

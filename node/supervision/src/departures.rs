@@ -4,21 +4,23 @@
 //! drained stays: what runs there moves as other nodes have room, and a move is written down with its place kept before the old
 //! run is asked to end. So a drain that is given up half-way leaves one copy of everything.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use pando_protocol::cause::CauseClass;
 use pando_protocol::ids::{NodeName, Path, SessionId};
 use pando_protocol::message::{Difference, DifferenceKind};
 use pando_protocol::rejection::Rejection;
-use pando_protocol::spec::Restart;
+use pando_protocol::spec::{Restart, Strategy};
 
 use crate::change::Change;
-use crate::cluster::{Body, Cluster, Node, Run, StopReason};
-use crate::colocation::{colocation, outermost};
+use crate::cluster::{Body, Cluster, Node, Process, ProcessPhase, Run, Stage, StopReason};
+use crate::colocation::{colocation, is_to_run, kept_together_by};
 use crate::command::EventKind;
 use crate::endings::Over;
+use crate::groups::{is_startable, restarting_with};
 use crate::mutation::{Mutation, broken};
-use crate::placement::choose;
+use crate::placement::{choose, nodes_that_fit};
 
 impl Change<'_> {
     /// A node says that it goes: it gets no more work, and what it runs stops.
@@ -26,6 +28,9 @@ impl Change<'_> {
         let Some(session) = self.session(name, id) else { return };
         session.leaving = true;
         let runs: Vec<Path> = session.assigned.iter().cloned().collect();
+        for path in &runs {
+            self.worker_stops(path);
+        }
         let node = self.node(name);
         if node.current == Some(id) {
             node.current = None;
@@ -67,13 +72,16 @@ impl Change<'_> {
         }
     }
 
-    /// Gives a node no more work and moves what runs there. Lists what is to move.
+    /// Gives a node no more work and moves what runs there. Lists what is to move; said again, also what has left and is not ready
+    /// again.
     pub fn drain(&mut self, name: &NodeName) -> Result<Vec<Difference>, Rejection> {
         let known = self.known_node(name)?;
-        let (was_drained, moves) = (known.drained, runs_on(known));
-        if !was_drained {
-            self.node(name).drained = true;
-            self.release_places_on(name);
+        let (was_drained, mut moves) = (known.drained, runs_on(known));
+        if was_drained {
+            let paths = self.cluster.members.keys().filter(|path| is_missed_since_it_left(self.cluster, path, name));
+            moves.extend(paths.cloned());
+        } else {
+            self.node(name).drained = true; // Places that are kept there are ways back from here on.
             let text = format!("{name} is drained: {} children are to move to other nodes", moves.len());
             self.event(EventKind::NodeDrained, None, Some(name), text);
         }
@@ -144,14 +152,15 @@ impl Change<'_> {
         let drained = self.cluster.nodes.values().filter(|node| node.drained);
         let mut runs: Vec<Path> = drained.flat_map(|node| runs_on(node)).collect();
         runs.sort_by_key(Path::depth); // A group before what lies deeper in it.
+        let mut without_room = BTreeSet::new();
         for path in runs {
-            self.move_away(&path);
+            self.move_away(&path, &mut without_room);
         }
     }
 
-    /// Keeps a place elsewhere for a run, and for all that has to go along; then asks it to end. Does nothing where there is no
-    /// room: [`what_a_move_waits_for`] says so.
-    fn move_away(&mut self, path: &Path) {
+    /// Keeps places elsewhere for a run and for all that has to go along; then asks it to end. Does nothing where there is no room
+    /// for all of them: [`what_a_move_waits_for`] says so, and what moves as one is tried once.
+    fn move_away(&mut self, path: &Path, without_room: &mut BTreeSet<Path>) {
         // What is unreachable moves once its node is back: till then a place would be kept for nobody.
         let is_here = |run: &Run| run.stopping.is_none() && !self.cluster.is_unreachable(run);
         let is_staying = self.cluster.run(path).is_some_and(is_here);
@@ -161,41 +170,139 @@ impl Change<'_> {
         if self.member(path).restart == Restart::Temporary {
             return self.take_away(path, StopReason::Drain); // It is never started again, so it needs no place.
         }
-        let moving = moving_with(self.cluster, path);
-        let mut kept = Vec::new();
-        for path in &moving {
-            match self.choose_node(path) {
-                Ok((node, session)) => {
-                    self.keep_place(path, node, session);
-                    kept.push(path);
-                }
-                Err(_) => return kept.into_iter().for_each(|path| drop(self.take_place(path))),
-            }
+        let whole = moves_as_one(self.cluster, path);
+        if whole.as_ref().is_some_and(|whole| without_room.contains(whole)) {
+            return;
         }
-        for path in &moving {
+        if !self.has_place(path) && self.choose_node(path).is_err() {
+            without_room.extend(whole);
+            return;
+        }
+        let Moving { leaving, needing } = moving_with(self.cluster, path);
+        let needing = if broken(Mutation::MovesAlone) { vec![path.clone()] } else { needing };
+        let needing: Vec<Path> = needing.into_iter().filter(|path| !self.has_place(path)).collect();
+        if self.find_places(needing).is_err() {
+            without_room.extend(whole);
+            return;
+        }
+        for path in &leaving {
             self.take_away(path, StopReason::Drain);
         }
     }
 }
 
+/// What wholes miss that move as one, by what makes them one: asked for once, and not once for each run.
+#[derive(Default)]
+pub(crate) struct Missing {
+    /// Why a node cannot take those that stay together.
+    together: BTreeMap<Path, BTreeMap<NodeName, String>>,
+    /// What others miss where a run would have room on its own.
+    others: BTreeMap<Path, String>,
+}
+
+impl Missing {
+    fn of_those_it_stays_with(&mut self, cluster: &Cluster, path: &Path) -> BTreeMap<NodeName, String> {
+        let Some(by) = kept_together_by(cluster, path) else { return BTreeMap::new() };
+        let ask = || {
+            let Some(together) = colocation(cluster, path) else { return BTreeMap::new() };
+            let nodes = cluster.nodes.iter();
+            nodes.filter_map(|(name, node)| Some((name.clone(), together.obstacle(name, node)?))).collect()
+        };
+        self.together.entry(by).or_insert_with(ask).clone()
+    }
+}
+
 /// What a run on a drained node waits for; `None` where it waits for nothing.
-pub(crate) fn what_a_move_waits_for(cluster: &Cluster, path: &Path) -> Option<String> {
+pub(crate) fn what_a_move_waits_for(cluster: &Cluster, path: &Path, known: &mut Missing) -> Option<String> {
     let run = cluster.run(path).filter(|run| run.stopping.is_none())?;
     cluster.nodes.get(&run.node).filter(|node| node.drained)?;
-    let reason = choose(cluster, path).err().unwrap_or_else(|| "its group has no place".into());
+    let together = known.of_those_it_stays_with(cluster, path);
+    let fits = nodes_that_fit(cluster, cluster.process(path)?, |name, _| together.get(name).cloned());
+    let reason = match (fits, moves_as_one(cluster, path)) {
+        (Err(reason), _) => reason,
+        (Ok(_), None) => what_others_miss(cluster, path),
+        (Ok(_), Some(whole)) => known.others.entry(whole).or_insert_with(|| what_others_miss(cluster, path)).clone(),
+    };
     Some(format!("room to leave {}, which is drained: {reason}", run.node))
 }
 
-/// The runs that leave a drained node together with this one: it alone, or all that stays together with it.
-fn moving_with(cluster: &Cluster, path: &Path) -> Vec<Path> {
-    let Some(by) = outermost(cluster, path).filter(|_| colocation(cluster, path).is_some()) else {
-        return vec![path.clone()];
-    };
-    let on_drained = |path: &Path| {
-        let node = cluster.run(path).filter(|run| run.stopping.is_none()).and_then(|run| cluster.nodes.get(&run.node));
-        node.is_some_and(|node| node.drained) && goes_on(cluster, path)
-    };
-    cluster.walk(&by).into_iter().filter(on_drained).collect()
+/// What those miss that have to go along with a run which would have room on its own.
+fn what_others_miss(cluster: &Cluster, path: &Path) -> String {
+    let needing = moving_with(cluster, path).needing;
+    match needing.iter().find_map(|with| Some((with, choose(cluster, with).err()?))) {
+        Some((with, reason)) => format!("{with} has to go along, and {reason}"),
+        None => format!("no room for all {} that have to move together", needing.len()),
+    }
+}
+
+/// What makes a run move with others, whichever of those asks: what it stays together with, or its group where each member takes
+/// all others along. `None` where others may move without it.
+fn moves_as_one(cluster: &Cluster, path: &Path) -> Option<Path> {
+    let takes_all = |above: &Path| cluster.supervisor(above).is_some_and(|above| above.strategy == Strategy::OneForAll);
+    kept_together_by(cluster, path).or_else(|| path.parent().filter(takes_all))
+}
+
+/// What a move off a drained node takes.
+struct Moving {
+    /// The runs that leave together.
+    leaving: BTreeSet<Path>,
+    /// The processes that need places first: these, and what their groups take down that cannot start again where it is.
+    needing: Vec<Path>,
+}
+
+/// The run at `path`, all on drained nodes that stays together with it, and all that the groups of these take along; and so on,
+/// for each that joins. What stays together and does not run yet needs its place there too.
+fn moving_with(cluster: &Cluster, path: &Path) -> Moving {
+    let (mut leaving, mut needing) = (BTreeSet::new(), BTreeSet::new());
+    // Whose others have joined: what stays together, and what a group takes along, is walked once and not for each of it.
+    let (mut together, mut taken_along) = (BTreeSet::new(), BTreeSet::new());
+    let mut joining = vec![path.clone()];
+    while let Some(path) = joining.pop() {
+        if !leaving.insert(path.clone()) {
+            continue;
+        }
+        if cluster.member(&path).is_some_and(|member| member.restart == Restart::Temporary) {
+            continue; // It is never started again, and takes nobody along.
+        }
+        needing.insert(path.clone());
+        if let Some(by) = kept_together_by(cluster, &path).filter(|by| together.insert(by.clone())) {
+            let (leave, stay): (Vec<Path>, Vec<Path>) =
+                cluster.walk(&by).into_iter().partition(|below| is_to_leave(cluster, below));
+            // The first is looked at first: its group takes along what those of the later ones do.
+            joining.extend(leave.into_iter().rev());
+            needing.extend(
+                stay.into_iter().filter(|below| is_to_run(cluster, below) && !stays_or_has_place(cluster, below)),
+            );
+        }
+        if taken_along.contains(&path) {
+            continue; // With one before it.
+        }
+        for with in restarting_with(cluster, &path) {
+            if !stays_or_has_place(cluster, &with) {
+                if is_to_leave(cluster, &with) {
+                    joining.push(with.clone());
+                }
+                needing.insert(with.clone());
+            }
+            taken_along.insert(with);
+        }
+    }
+    Moving { leaving, needing: needing.into_iter().collect() }
+}
+
+/// Whether a run goes on, on a node that is drained.
+fn is_to_leave(cluster: &Cluster, path: &Path) -> bool {
+    let run = cluster.run(path).filter(|run| run.stopping.is_none());
+    run.and_then(|run| cluster.nodes.get(&run.node)).is_some_and(|node| node.drained) && goes_on(cluster, path)
+}
+
+/// Whether the next run of a process has room without our doing: where it runs, or where it is kept.
+fn stays_or_has_place(cluster: &Cluster, path: &Path) -> bool {
+    let Some(process) = cluster.process(path) else { return true };
+    let takes_work =
+        |node, session| cluster.nodes.get(node).is_some_and(|node| !node.drained && node.current == Some(session));
+    let place = process.place.as_ref().is_some_and(|place| takes_work(&place.node, place.session));
+    place || cluster.run(path).is_some_and(|run| takes_work(&run.node, run.session))
 }
 
 /// Whether a member is to run on: it and all supervisors above it are neither stopped nor stopping.
@@ -206,6 +313,22 @@ fn goes_on(cluster: &Cluster, path: &Path) -> bool {
         Body::Supervisor(supervisor) => supervisor.is_up(),
     };
     is_up && path.parent().is_none_or(|parent| goes_on(cluster, &parent))
+}
+
+/// Whether a child that is to run was last seen on a node, did not go down with it, and is not ready again.
+fn is_missed_since_it_left(cluster: &Cluster, path: &Path, node: &NodeName) -> bool {
+    let Some(member) = cluster.member(path) else { return false };
+    let last = member.history.last().and_then(|entry| entry.cause.outermost());
+    let has_left = last.is_some_and(|last| last.node.as_ref() == Some(node) && last.class != CauseClass::NodeLost);
+    let is_missing = match &member.body {
+        Body::Process(Process { phase: ProcessPhase::Pending(_), .. }) => true,
+        Body::Process(Process { phase: ProcessPhase::Down(_), .. }) => is_startable(cluster, path),
+        Body::Process(Process { phase: ProcessPhase::Assigned(run), .. }) => {
+            run.node != *node && !matches!(run.stage, Stage::Ready { .. })
+        }
+        Body::Supervisor(_) => false,
+    };
+    has_left && is_missing && goes_on(cluster, path)
 }
 
 fn runs_on(node: &Node) -> Vec<Path> {

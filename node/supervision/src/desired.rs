@@ -3,7 +3,7 @@
 //! Work is derived from the state, never from a one-time effect: a runner compares what it is told should run with what it
 //! runs, so that a new leader, a reconnecting runner and a restarted node need no path of their own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pando_protocol::ids::{Incarnation, NodeName, SessionId};
 use pando_protocol::session::{Desired, Ending, Wanted};
@@ -71,12 +71,10 @@ pub fn plan(desired: &Desired, local: &BTreeMap<Incarnation, (pando_protocol::id
             actions.push(Action::Start(wanted.clone()));
         }
     }
-    let named = |incarnation: &Incarnation| {
-        desired.run.iter().any(|wanted| wanted.incarnation == *incarnation)
-            || desired.end.iter().any(|ending| ending.incarnation == *incarnation)
-    };
+    let wanted = desired.run.iter().map(|wanted| wanted.incarnation);
+    let named: BTreeSet<Incarnation> = wanted.chain(desired.end.iter().map(|ending| ending.incarnation)).collect();
     for (incarnation, (path, state)) in local {
-        if named(incarnation) {
+        if named.contains(incarnation) {
             continue;
         }
         let ending = Ending { path: path.clone(), incarnation: *incarnation };

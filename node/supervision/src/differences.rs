@@ -53,6 +53,10 @@ fn compare_supervisor(
         match &child.work {
             Work::Supervisor(spec) => compare_supervisor(cluster, &below, spec, Some(child), found)?,
             Work::Process(spec) => compare_process(cluster, &below, child, spec, found)?,
+            Work::Pool(_) => {
+                let pool = child.as_supervisor().unwrap_or_else(|| unreachable!("a pool"));
+                compare_supervisor(cluster, &below, &pool, Some(child), found)?;
+            }
         }
     }
     Ok(())
@@ -77,7 +81,12 @@ fn compare_process(
     if member.removed {
         found.push(difference(path, DifferenceKind::Added));
     } else if !keys.is_empty() {
-        found.push(Difference { path: path.clone(), what: DifferenceKind::Restarted, keys });
+        let what = if keys == ["mailbox"] && restarts_not(&process.spec, spec) {
+            DifferenceKind::Changed
+        } else {
+            DifferenceKind::Restarted
+        };
+        found.push(Difference { path: path.clone(), what, keys });
     }
     Ok(())
 }
@@ -122,6 +131,7 @@ fn process_keys(known: &ProcessSpec, spec: &ProcessSpec, keys: &mut Vec<String>)
         place,
         on_exit,
         on_disconnect,
+        mailbox,
     } = spec;
     push_if(keys, known.command != *command, "command");
     push_if(keys, known.env != *env, "env");
@@ -135,6 +145,13 @@ fn process_keys(known: &ProcessSpec, spec: &ProcessSpec, keys: &mut Vec<String>)
     push_if(keys, known.place != *place, "place");
     push_if(keys, known.on_exit != *on_exit, "on_exit");
     push_if(keys, known.on_disconnect != *on_disconnect, "on_disconnect");
+    push_if(keys, known.mailbox != *mailbox, "mailbox");
+}
+
+/// Whether a process need not be restarted for another spec: they differ at most in a mailbox that both have.
+pub(crate) fn restarts_not(known: &ProcessSpec, spec: &ProcessSpec) -> bool {
+    known.mailbox.is_some() == spec.mailbox.is_some()
+        && ProcessSpec { mailbox: spec.mailbox.clone(), ..known.clone() } == *spec
 }
 
 fn push_if(keys: &mut Vec<String>, differs: bool, key: &str) {

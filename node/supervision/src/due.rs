@@ -22,9 +22,9 @@ pub(crate) fn run(cluster: &mut Cluster, wall: u64) -> Vec<Event> {
         return Vec::new();
     }
     let all = |change: &mut Change<'_>| {
-        while let Some((at, path)) = first_timer(change.cluster) {
-            change.cluster.timers.remove(&(at, path.clone()));
-            change.delay_is_over(&path);
+        while let Some(timer) = first_timer(change.cluster) {
+            timer.stop(change.cluster);
+            timer.run(change);
         }
         change.settle();
         change.forget_silent_clients();
@@ -34,13 +34,13 @@ pub(crate) fn run(cluster: &mut Cluster, wall: u64) -> Vec<Event> {
 
 fn one_by_one(cluster: &mut Cluster, wall: u64) -> Vec<Event> {
     let mut events = Vec::new();
-    while let Some((at, path)) = first_timer(cluster) {
-        cluster.timers.remove(&(at, path.clone()));
+    while let Some(timer) = first_timer(cluster) {
+        timer.stop(cluster);
         let attempted = attempt(cluster, wall, |change| {
-            change.delay_is_over(&path);
+            timer.run(change);
             change.settle();
         });
-        events.extend(attempted.unwrap_or_else(|| give_up(cluster, wall, &path)));
+        events.extend(attempted.unwrap_or_else(|| give_up(cluster, wall, timer.path())));
     }
     // Where forgetting panics, clients stay known.
     let forgotten = attempt(cluster, wall, |change| {
@@ -72,8 +72,41 @@ fn attempt(cluster: &mut Cluster, wall: u64, step: impl FnOnce(&mut Change<'_>))
     attempted.map_err(|_| *cluster = kept).ok()
 }
 
-fn first_timer(cluster: &Cluster) -> Option<(Duration, Path)> {
-    cluster.timers.get_min().filter(|(at, _)| *at <= cluster.head.now).cloned()
+/// What is due.
+enum Timer {
+    /// A delay of a member is over.
+    Member(Duration, Path),
+    /// Something of a mailbox.
+    Mailbox(Duration, Path),
+}
+
+impl Timer {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Member(_, path) | Self::Mailbox(_, path) => path,
+        }
+    }
+
+    fn stop(&self, cluster: &mut Cluster) {
+        match self {
+            Self::Member(at, path) => cluster.timers.remove(&(*at, path.clone())),
+            Self::Mailbox(at, path) => cluster.mail_timers.remove(&(*at, path.clone())),
+        };
+    }
+
+    fn run(&self, change: &mut Change<'_>) {
+        match self {
+            Self::Member(_, path) => change.delay_is_over(path),
+            Self::Mailbox(_, path) => change.mail_due(path),
+        }
+    }
+}
+
+fn first_timer(cluster: &Cluster) -> Option<Timer> {
+    let due =
+        |timers: &imbl::OrdSet<(Duration, Path)>| timers.get_min().filter(|(at, _)| *at <= cluster.head.now).cloned();
+    let member = due(&cluster.timers).map(|(at, path)| Timer::Member(at, path));
+    member.or_else(|| due(&cluster.mail_timers).map(|(at, path)| Timer::Mailbox(at, path)))
 }
 
 fn is_client_silent(cluster: &Cluster) -> bool {

@@ -23,7 +23,12 @@ const REFUSALS_BEFORE_CHARGE: usize = 2;
 /// Why a run is over.
 pub(crate) enum Over {
     /// Its runner reported the exit.
-    Exited(Exit),
+    Exited {
+        /// How it ended.
+        exit: Exit,
+        /// The hands that a worker had started and not settled.
+        started: Vec<u64>,
+    },
     /// Its runner promised that it never started and never will.
     NeverStarted,
     /// Its session is over. The child is not placed again before `brake` from now.
@@ -38,7 +43,7 @@ impl Change<'_> {
         self.process(path).phase = ProcessPhase::Down(DownReason::Supervisor);
         self.unsettled.insert(path.clone());
         match &over {
-            Over::Exited(exit) => self.settle_backoff(path, exit),
+            Over::Exited { exit, .. } => self.settle_backoff(path, exit),
             Over::NeverStarted => {}
             Over::Lost { .. } => *self.member(path).node_losses.entry(run.node.clone()).or_default() += 1,
         }
@@ -48,14 +53,22 @@ impl Change<'_> {
         let class = cause.class;
         *self.member(path).endings.entry(class).or_default() += 1;
         let cause = chain(cause);
+        let started = if let Over::Exited { started, .. } = &over { started.as_slice() } else { &[] };
+        let message = self.worker_over(path, &run, started, &cause);
+        let brake = if let Over::Lost { brake, .. } = over { brake } else { Duration::ZERO };
         if let Some(why) = self.unwanted(path, &run) {
-            return self.stay_down(path, &run, &cause, why);
+            return self.stay_down(path, &run, &cause, why, brake);
         }
         match class {
             CauseClass::Stopped if broken(Mutation::StopIsCharged) => self.pay_and_restart(path, &run, cause),
             CauseClass::NodeLost if broken(Mutation::LossIsCharged) => self.pay_and_restart(path, &run, cause),
             CauseClass::Stopped => self.stopped(path, &run, &cause),
-            CauseClass::NodeLost => self.lost(path, &run, &cause, over),
+            CauseClass::NodeLost => self.lost(path, &run, &cause, brake),
+            CauseClass::Normal | CauseClass::Crash | CauseClass::Unhealthy | CauseClass::ReaperLost
+                if let Some(payer) = &message =>
+            {
+                self.message_pays(path, &run, cause, payer, &spec);
+            }
             CauseClass::ReaperLost => self.reaper_lost(path, &run, cause),
             CauseClass::StartFailed => self.start_failed(path, &run, cause),
             CauseClass::Normal | CauseClass::Crash | CauseClass::Unhealthy => {
@@ -108,7 +121,7 @@ impl Change<'_> {
         }
     }
 
-    fn stay_down(&mut self, path: &Path, run: &Run, cause: &Arc<CauseChain>, why: &str) {
+    fn stay_down(&mut self, path: &Path, run: &Run, cause: &Arc<CauseChain>, why: &str, brake: Duration) {
         let is_temporary = self.member(path).restart == Restart::Temporary;
         let decision = match self.is_taken_down(path) {
             true if is_temporary => "not restarted",
@@ -119,6 +132,7 @@ impl Change<'_> {
         if self.member(path).removed {
             return self.forget(path);
         }
+        self.delay_group(path, self.owed(run).max(brake)); // Before its group can go on.
         if self.is_taken_down(path) {
             self.down_with_group(path);
         } else {
@@ -133,24 +147,33 @@ impl Change<'_> {
         }
     }
 
-    /// What a group takes down starts again where it ran, unless its node could not start it.
+    /// What a group takes down starts again where it ran, unless its node could not start it. On a drained node it has a way back
+    /// even then, since others are tried first anyway; and also where a supervisor stops that may start again.
     fn keep_place_with_group(&mut self, path: &Path, run: &Run, cause: &CauseChain) {
         let refused = cause.innermost().is_some_and(|cause| cause.class == CauseClass::StartFailed);
         let has_finished = self.process(path).has_finished();
         let returns = !has_finished && !is_held_or_removed(self.cluster, path);
-        if returns && !refused && self.is_taken_down_with(path) {
+        let with_group = self.is_taken_down_with(path);
+        let with_supervisor = path.parent().is_some_and(|parent| self.supervisor(&parent).is_stopping());
+        if returns && self.is_drained(&run.node) && (with_group || with_supervisor) {
+            self.keep_way_back(path, run);
+        } else if returns && with_group && !refused {
             self.keep_place_of(path, run);
         }
     }
 
     /// Starts a child again whose ending nobody pays for: alone, or with the group that it belongs to.
-    fn start_again_as_member(&mut self, path: &Path, cause: &Arc<CauseChain>, payer: &str, after: Duration) {
+    fn start_again_as_member(&mut self, path: &Path, run: &Run, cause: &Arc<CauseChain>, payer: &str, after: Duration) {
         match path.parent().filter(|parent| self.is_group(parent)) {
             Some(group) => {
                 self.note(path, cause, false, payer.into(), self.group_decision(path, after));
                 self.restart_group(&group, path, after, false);
+                self.keep_place_with_group(path, run, cause);
             }
-            None => self.start_again(path, cause, payer, after),
+            None => {
+                self.start_again(path, cause, payer, after);
+                self.keep_way_back(path, run);
+            }
         }
     }
 
@@ -172,7 +195,7 @@ impl Change<'_> {
             }
             Some(StopReason::Shutdown | StopReason::Drain) => {
                 let owed = self.owed(run);
-                self.start_again_as_member(path, cause, "nobody: we asked for it", owed);
+                self.start_again_as_member(path, run, cause, "nobody: we asked for it", owed);
             }
             _ => self.start_again_in_place(path, run, cause, "nobody: we asked for it", Duration::ZERO),
         }
@@ -184,17 +207,18 @@ impl Change<'_> {
         if self.can_stay(path, run) {
             self.stop_waiting(path);
             self.assign(path, run.node.clone(), run.session, Some(run.incarnation), after);
+        } else {
+            self.keep_way_back(path, run);
         }
     }
 
-    fn lost(&mut self, path: &Path, run: &Run, cause: &Arc<CauseChain>, over: Over) {
-        let Over::Lost { brake, .. } = over else { return };
+    fn lost(&mut self, path: &Path, run: &Run, cause: &Arc<CauseChain>, brake: Duration) {
         let was_to_restart = matches!(run.stopping, Some(StopReason::Restart | StopReason::Update));
         if self.member(path).restart == Restart::Temporary && !was_to_restart {
             return self.end_temporary(path, cause);
         }
         let owed = if was_to_restart { Duration::ZERO } else { self.owed(run) };
-        self.start_again_as_member(path, cause, "nobody: its node was lost", owed.max(brake));
+        self.start_again_as_member(path, run, cause, "nobody: its node was lost", owed.max(brake));
     }
 
     /// What is left of the delay of a run that had not started yet: going to another node does not shorten it.
@@ -220,7 +244,7 @@ impl Change<'_> {
         let wait = delay(&member.backoff, 0, dice(path, run.incarnation.0));
         let payer = "nobody: its reaper was killed";
         match path.parent().filter(|parent| self.is_group(parent)) {
-            Some(_) => self.start_again_as_member(path, &cause, payer, wait),
+            Some(_) => self.start_again_as_member(path, run, &cause, payer, wait),
             None => self.start_again_in_place(path, run, &cause, payer, wait),
         }
     }
@@ -246,8 +270,14 @@ impl Change<'_> {
         let payer = format!("node {}: other nodes are tried first", run.node);
         self.note(path, &cause, false, payer, "tried on another node at once".into());
         match path.parent().filter(|parent| self.is_group(parent)) {
-            Some(group) => self.restart_group(&group, path, Duration::ZERO, false),
-            None => self.wait_for_place(path, Duration::ZERO),
+            Some(group) => {
+                self.restart_group(&group, path, Duration::ZERO, false);
+                self.keep_place_with_group(path, run, &cause);
+            }
+            None => {
+                self.wait_for_place(path, Duration::ZERO);
+                self.keep_way_back(path, run);
+            }
         }
     }
 
@@ -270,13 +300,59 @@ impl Change<'_> {
                 self.release_place(path);
                 self.process(path).phase = ProcessPhase::Down(DownReason::Rule);
             }
-            (Some(ExitAction::Escalate), _) => self.escalate_at_once(path, cause),
+            (Some(ExitAction::Escalate), _) => {
+                self.keep_way_back(path, run); // Its supervisor may start it again.
+                self.escalate_at_once(path, cause);
+            }
             (Some(ExitAction::Restart), _) | (_, Restart::Permanent) => self.pay_and_restart(path, run, cause),
             (_, Restart::Transient) if !normal || broken(Mutation::TransientRestarts) => {
                 self.pay_and_restart(path, run, cause);
             }
             (_, Restart::Transient) => self.finish(path, &cause, "nobody: a normal ending of a transient child"),
             (_, Restart::Temporary) => self.end_temporary(path, &cause),
+        }
+    }
+
+    /// A message that the worker had started pays, so the budget does not. Rules for its exit code hold all the same.
+    fn message_pays(&mut self, path: &Path, run: &Run, cause: Arc<CauseChain>, payer: &str, spec: &ProcessSpec) {
+        let rule = cause.outermost().and_then(|cause| action_for(cause, spec));
+        match (rule, self.member(path).restart) {
+            (Some(ExitAction::Stop | ExitAction::Escalate), _) => self.ended_by_itself(path, run, cause, spec),
+            (_, Restart::Temporary) => self.finish(path, &cause, payer),
+            _ => {
+                let stir = self.cluster.head.next_incarnation;
+                let member = self.member(path);
+                let wait = delay(&member.backoff, member.delays, dice(path, stir));
+                member.delays = member.delays.saturating_add(1);
+                match path.parent().filter(|parent| self.is_group(parent)) {
+                    Some(_) => self.start_again_as_member(path, run, &cause, payer, wait),
+                    None => self.start_again_in_place(path, run, &cause, payer, wait),
+                }
+            }
+        }
+    }
+
+    /// Charges an ending of a worker that was not charged when it came, since messages were accused of it.
+    pub fn charge_late(&mut self, path: &Path, cause: Arc<CauseChain>) {
+        const DECISION: &str = "none of the messages that it worked on did it";
+        let is_there = self.cluster.member(path).is_some_and(|member| !member.removed);
+        let Some(parent) = path.parent().filter(|parent| is_there && self.supervisor(parent).is_up()) else { return };
+        let now = self.now();
+        let member = self.member(path);
+        if let Some(own) = cause.levels.iter().rfind(|level| level.path == *path) {
+            *member.restarts.entry(own.class).or_default() += 1;
+        }
+        member.rate.count(now);
+        match self.charge_own(path, &cause) {
+            Own::Paid(payer) => self.note(path, &cause, true, payer, DECISION.into()),
+            Own::Passed(cause, _) => match self.charge(&parent, path, cause.clone()) {
+                Ok(payer) => self.note(path, &cause, true, payer, DECISION.into()),
+                Err(escalation) => {
+                    let payer = format!("budget of {parent}, which is spent");
+                    self.note(path, &cause, true, payer, format!("{DECISION}; escalated to {parent}"));
+                    self.escalate(&parent, escalation);
+                }
+            },
         }
     }
 
@@ -314,6 +390,7 @@ impl Change<'_> {
                 Err(escalation) => {
                     let payer = format!("budget of {parent}, which is spent");
                     self.note(path, &cause, true, payer, format!("escalated to {parent}"));
+                    self.keep_way_back(path, run); // Its supervisor may be started again, and it with it.
                     self.escalate(&parent, escalation);
                 }
             },
@@ -353,12 +430,13 @@ impl Change<'_> {
             self.assign(path, run.node.clone(), run.session, Some(run.incarnation), wait);
         } else {
             self.wait_for_place(path, wait);
+            self.keep_way_back(path, run);
         }
     }
 }
 
 /// Whether an operator stopped a member, or one above it, or it is being removed.
-fn is_held_or_removed(cluster: &Cluster, path: &Path) -> bool {
+pub(crate) fn is_held_or_removed(cluster: &Cluster, path: &Path) -> bool {
     let is = |path: &Path| cluster.member(path).is_none_or(|member| member.held || member.removed);
     is(path) || path.parent().is_some_and(|parent| is_held_or_removed(cluster, &parent))
 }

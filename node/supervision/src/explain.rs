@@ -11,6 +11,7 @@ use crate::change::{budget, human};
 use crate::cluster::{
     Body, Cluster, DownReason, Group, Member, ProcessPhase, Run, Stage, Supervisor, SupervisorPhase, Then,
 };
+use crate::departures::Missing;
 use crate::report::{rows, state, waiting};
 use crate::restarts::Window;
 
@@ -162,7 +163,7 @@ fn down_sentence(cluster: &Cluster, path: &Path, reason: DownReason) -> String {
 }
 
 fn next_sentence(cluster: &Cluster, path: &Path, member: &Member) -> String {
-    if let Some(waiting) = waiting(cluster, path, member) {
+    if let Some(waiting) = waiting(cluster, path, member, &mut Missing::default()) {
         return match &member.body {
             Body::Supervisor(Supervisor { phase: SupervisorPhase::Failed(_), .. }) => {
                 format!("nothing, until an operator acts: `pando restart {path}`, or apply a new spec")

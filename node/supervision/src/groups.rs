@@ -10,9 +10,10 @@
 //! The next generation starts only when the former is known to have ended, on whatever nodes it ran. What a group does next is
 //! derived from what its members are, each time one of them changed: nothing here is remembered to be done later.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use pando_protocol::ids::Path;
+use pando_protocol::ids::{NodeName, Path};
 use pando_protocol::spec::{Restart, Strategy};
 
 use crate::change::{Change, human};
@@ -22,6 +23,7 @@ use crate::cluster::{
 };
 use crate::command::EventKind;
 use crate::mutation::{Mutation, broken};
+use crate::places::collect;
 
 impl Change<'_> {
     /// Starts the first generation of a supervisor that has just come up.
@@ -70,6 +72,22 @@ impl Change<'_> {
         self.event(EventKind::GroupRestarts, Some(path), None, text);
     }
 
+    /// The next generation of the group that takes a child down, be it with a supervisor above it, does not start before what is
+    /// left of that child's own delay is over.
+    pub fn delay_group(&mut self, child: &Path, owed: Duration) {
+        if owed.is_zero() {
+            return;
+        }
+        let earliest = self.now().saturating_add(owed);
+        let with = std::iter::successors(Some(child.clone()), Path::parent).find(|with| self.is_taken_down(with));
+        let Some(parent) = with.and_then(|with| with.parent()) else { return };
+        if let SupervisorPhase::Up { group: Group::TakingDown { not_before, .. }, .. } =
+            &mut self.supervisor(&parent).phase
+        {
+            *not_before = earliest.max(*not_before);
+        }
+    }
+
     /// Whether a group restart that is under way takes a child down.
     pub fn is_taken_down(&self, child: &Path) -> bool {
         let above = child.parent().and_then(|parent| self.cluster.supervisor(&parent));
@@ -115,20 +133,13 @@ impl Change<'_> {
     pub fn disband(&mut self, path: &Path) {
         match self.supervisor(path).group() {
             Some(Group::Pending(_) | Group::Starting) => {
-                self.end_waiting(path);
+                self.stop_waiting(path);
+                self.set_group(path, Group::Settled);
+                self.release_new_places_below(path);
                 self.start_all(path, Duration::ZERO);
             }
             Some(Group::Settled | Group::TakingDown { .. }) | None => {}
         }
-    }
-
-    /// A group waits no longer, and no room is kept for it.
-    pub fn end_waiting(&mut self, path: &Path) {
-        self.stop_waiting(path);
-        if self.supervisor(path).is_up() {
-            self.set_group(path, Group::Settled);
-        }
-        self.release_places_below(path);
     }
 
     /// The next step of each group that a changed member belongs to.
@@ -153,11 +164,8 @@ impl Change<'_> {
             }
         }
         let Some(Group::TakingDown { not_before, .. }) = self.supervisor(path).group().cloned() else { return };
-        // Where a node refused to start one of them, all of them are placed anew, so that those which stay together can move.
         let members: Vec<Path> = members.iter().map(|id| path.child(id)).collect();
-        if members.iter().any(|member| self.was_refused(member)) {
-            members.iter().for_each(|member| self.release_places_below(member));
-        }
+        self.leave_what_refused(&members);
         for member in &members {
             self.revive(member);
         }
@@ -168,8 +176,21 @@ impl Change<'_> {
         self.start_all(path, not_before.saturating_sub(self.now()));
     }
 
-    fn was_refused(&self, member: &Path) -> bool {
-        self.cluster.process(member).is_some_and(|process| !process.refused_by.is_empty())
+    /// Where a node refused to start one of these, those that have places there are placed anew, so that all which stay together
+    /// can move.
+    fn leave_what_refused(&mut self, members: &[Path]) {
+        let refused = members.iter().filter_map(|member| self.cluster.process(member));
+        let refused: BTreeSet<NodeName> = refused.flat_map(|process| process.refused_by.iter().cloned()).collect();
+        if refused.is_empty() {
+            return;
+        }
+        for path in members.iter().flat_map(|member| self.cluster.walk(member)).collect::<Vec<_>>() {
+            let place = self.cluster.process(&path).and_then(|process| process.place.as_ref());
+            // A way back is used only where no other node can take it.
+            if place.is_some_and(|place| refused.contains(&place.node)) && !self.keeps_way_back(&path) {
+                self.release_place(&path);
+            }
+        }
     }
 
     /// One that ended for good starts again with its group, unless it is temporary.
@@ -201,6 +222,7 @@ impl Change<'_> {
     /// Finds places for all members that are to start, and begins with the first; or says what is missing.
     pub fn place_group(&mut self, path: &Path) -> Result<(), String> {
         self.keep_places(path)?;
+        self.room_changed = true; // What waits before these may go back with them, so that they need not wait for it.
         self.stop_waiting(path);
         self.set_group(path, Group::Starting);
         Ok(())
@@ -240,6 +262,37 @@ impl Change<'_> {
             format!("{group} restarts with it after {}", human(after))
         }
     }
+}
+
+/// The processes that start again where a member has to end: it alone, or what its group takes down and starts with it.
+pub(crate) fn restarting_with(cluster: &Cluster, path: &Path) -> Vec<Path> {
+    let Some(parent) = path.parent() else { return Vec::new() };
+    let Some(supervisor) = cluster.supervisor(&parent) else { return Vec::new() };
+    let taken = supervisor.children.iter().map(|id| parent.child(id));
+    let taken: Vec<Path> = match supervisor.strategy {
+        Strategy::OneForOne => return vec![path.clone()],
+        Strategy::OneForAll => taken.collect(),
+        Strategy::RestForOne => taken.skip_while(|member| member != path).collect(),
+    };
+    let mut found = Vec::new();
+    for member in taken.iter().filter(|member| returns_with_its_group(cluster, member)) {
+        collect(cluster, member, &mut found);
+    }
+    found
+}
+
+/// Whether a member that its group takes down starts again with it: a temporary one only where it had not started yet.
+pub(crate) fn returns_with_its_group(cluster: &Cluster, path: &Path) -> bool {
+    let Some(member) = cluster.member(path) else { return false };
+    let is_waiting = match &member.body {
+        Body::Process(process) => {
+            matches!(process.phase, ProcessPhase::Pending(_) | ProcessPhase::Down(DownReason::Supervisor))
+        }
+        Body::Supervisor(supervisor) => {
+            matches!(supervisor.phase, SupervisorPhase::Delayed { .. } | SupervisorPhase::Down(DownReason::Supervisor))
+        }
+    };
+    is_waiting || (member.restart != Restart::Temporary && !is_down_for(member, DownReason::Rule))
 }
 
 /// Whether a member waits for nothing but its turn.

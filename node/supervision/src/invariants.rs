@@ -9,12 +9,16 @@ use pando_protocol::ids::{Incarnation, Path};
 use pando_protocol::spec::Intensity;
 
 use crate::MAX_UNPAID;
-use crate::change::{EVENTS_KEPT, HISTORY_KEPT};
+use crate::apply::CLIENTS_KEPT;
+use crate::change::{Change, EVENTS_KEPT, HISTORY_KEPT};
 use crate::cluster::{Body, Cluster, Group, Member, Process, ProcessPhase, Supervisor, SupervisorPhase};
+use crate::departures::Missing;
 use crate::placement::choose;
+use crate::places::is_kept;
 use crate::report::waiting;
 
 mod groups;
+mod mail;
 mod steps;
 
 pub use steps::check_step;
@@ -35,7 +39,7 @@ pub fn check(cluster: &Cluster) -> Result<(), Vec<Broken>> {
 type Invariant = fn(&Cluster) -> Result<(), Broken>;
 
 /// Every invariant of one state, by its name.
-const ALL: [(&str, Invariant); 21] = [
+const ALL: [(&str, Invariant); 36] = [
     ("a session lists exactly the runs assigned under it", a_session_lists_exactly_the_runs_assigned_under_it),
     ("no run is assigned under a session that is over", no_run_is_assigned_under_a_session_that_is_over),
     ("a silent session holds only what is kept", a_silent_session_holds_only_what_is_kept),
@@ -43,6 +47,7 @@ const ALL: [(&str, Invariant); 21] = [
     ("a run stands on a node with the labels it requires", a_run_stands_on_a_node_with_the_labels_it_requires),
     ("a child runs only below supervisors that are not down", a_child_runs_only_below_supervisors_that_are_not_down),
     ("no child is pending while a node fits it", no_child_is_pending_while_a_node_fits_it),
+    ("nothing stays on a drained node that could leave", nothing_stays_on_a_drained_node_that_could_leave),
     ("what waits stands in the queue or has a timer", what_waits_stands_in_the_queue_or_has_a_timer),
     ("queue and timers name only what waits", queue_and_timers_name_only_what_waits),
     ("a window holds at most what its budget allows", a_window_holds_at_most_what_its_budget_allows),
@@ -60,6 +65,23 @@ const ALL: [(&str, Invariant); 21] = [
         "no group is pending while places for all of it exist",
         groups::no_group_is_pending_while_places_for_all_of_it_exist,
     ),
+    (
+        "no group is pending while all of it fits a drained node it goes back to",
+        groups::no_group_is_pending_while_all_of_it_fits_a_drained_node_it_goes_back_to,
+    ),
+    ("messages are conserved", mail::messages_are_conserved),
+    ("each message stands where its state says", mail::each_message_stands_where_its_state_says),
+    ("no message is held by a run that is over", mail::no_message_is_held_by_a_run_that_is_over),
+    ("a mailbox knows what it weighs", mail::a_mailbox_knows_what_it_weighs),
+    ("the lists of workers are true", mail::the_lists_of_workers_are_true),
+    ("suspects of a loss are kept on different nodes", mail::suspects_of_a_loss_are_kept_on_different_nodes),
+    ("a suspect is alone with its worker", mail::a_suspect_is_alone_with_its_worker),
+    ("nothing waits that a free worker could take", mail::nothing_waits_that_a_free_worker_could_take),
+    ("each undecided charge is of a streak", mail::each_undecided_charge_is_of_a_streak),
+    ("accusations name those who are accused", mail::accusations_name_those_who_are_accused),
+    ("messages that had all their attempts are dead", mail::messages_that_had_all_their_attempts_are_dead),
+    ("each charge has its evidence", mail::each_charge_has_its_evidence),
+    ("what a mailbox keeps is bounded", mail::what_a_mailbox_keeps_is_bounded),
 ];
 
 fn processes(cluster: &Cluster) -> impl Iterator<Item = (&Path, &Member, &Process)> {
@@ -182,8 +204,28 @@ fn no_child_is_pending_while_a_node_fits_it(cluster: &Cluster) -> Result<(), Bro
         {
             return Err(format!("{path} waits while {node} fits it"));
         }
+        if pending.not_before <= cluster.head.now && is_kept(cluster, path, true) {
+            return Err(format!("{path} waits while it has a way back"));
+        }
+        if pending.not_before <= cluster.head.now
+            && let Some(after) = groups::waits_with_a_way_back_for(cluster, path)
+        {
+            return Err(format!("{path} waits, and {after} for it, while both fit the drained node of that"));
+        }
     }
     Ok(())
+}
+
+fn nothing_stays_on_a_drained_node_that_could_leave(cluster: &Cluster) -> Result<(), Broken> {
+    let mut trial = cluster.clone();
+    Change::new(&mut trial, 0).go_on_draining();
+    if trial.nodes == cluster.nodes {
+        return Ok(());
+    }
+    let stays = |path: &&Path| cluster.run(path).is_some_and(|run| run.stopping.is_none());
+    let moved =
+        trial.members.keys().filter(stays).find(|path| trial.run(path).is_none_or(|run| run.stopping.is_some()));
+    Err(format!("{} could leave its drained node", moved.map_or("something".to_owned(), ToString::to_string)))
 }
 
 fn what_waits_stands_in_the_queue_or_has_a_timer(cluster: &Cluster) -> Result<(), Broken> {
@@ -323,7 +365,7 @@ fn everything_unfinished_names_what_it_waits_for(cluster: &Cluster) -> Result<()
                 None => !supervisor.is_down(),
             },
         } || groups::waits_for_its_turn(cluster, path);
-        if is_unfinished && waiting(cluster, path, member).is_none() {
+        if is_unfinished && waiting(cluster, path, member, &mut Missing::default()).is_none() {
             return Err(format!("{path} is unfinished and waits for nothing"));
         }
     }
@@ -353,7 +395,7 @@ fn what_is_kept_is_bounded(cluster: &Cluster) -> Result<(), Broken> {
     if cluster.events.len() > EVENTS_KEPT {
         return Err(format!("{} events are kept", cluster.events.len()));
     }
-    if cluster.clients.len() > crate::apply::CLIENTS_KEPT || cluster.clients.len() != cluster.client_ages.len() {
+    if cluster.clients.len() > CLIENTS_KEPT || cluster.clients.len() != cluster.client_ages.len() {
         return Err(format!("{} clients, {} ages", cluster.clients.len(), cluster.client_ages.len()));
     }
     match cluster.members.iter().find(|(_, member)| member.history.len() > HISTORY_KEPT) {

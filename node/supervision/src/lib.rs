@@ -11,8 +11,9 @@
 //!          ├─ trees        specs, and what changed ones change ┐
 //!          ├─ operators    start, stop, restart               │
 //!          ├─ nodes        sessions, reports, losses          ├──► supervisors, stopping ──► placement
-//!          └─ endings      who pays for an ending             ┘   │    └── restarts: budgets and backoff
-//!                                                                  └── groups, places: one for all, rest for one
+//!          ├─ endings      who pays for an ending             ┘   │    └── restarts: budgets and backoff
+//!          │     └──────────────┐                                 └── groups, places: one for all, rest for one
+//!          └─ mail         messages: sent, handed out, settled, blamed, set aside
 //! ```
 //!
 //! No clock, dice, IO, async, logging, hash maps or floats: the same log gives the same state, to the byte, on every
@@ -32,6 +33,7 @@ mod endings;
 mod explain;
 mod groups;
 pub mod invariants;
+pub mod mail;
 pub mod mutation;
 pub mod nodes;
 mod operators;
@@ -51,4 +53,4 @@ pub use command::{Applied, Batch, Command, Done, EndProof, Event, EventKind, Out
 pub use endings::MAX_UNPAID;
 
 /// The version of the rules that this build knows.
-pub const RULES: u32 = 1;
+pub const RULES: u32 = mail::MAIL_RULES;

@@ -80,6 +80,12 @@ pub enum Mutation {
     PlacesLeak,
     /// A drained node is given work.
     DrainIgnored,
+    /// A move off a drained node looks for room for one run, and not for what its group takes along.
+    MovesAlone,
+    /// What ends on a drained node cannot go back there, whatever room there is elsewhere.
+    NoWayBack,
+    /// A member of a group without a way back does not start beside the others on a drained node.
+    NothingBeside,
     /// A rule panics when the delay of a member whose name ends in 0 is over.
     DelayPanics,
     /// Every delay is as long as the first one.
@@ -96,6 +102,8 @@ pub enum Mutation {
     HistoryKeptForEver,
     /// Clients are remembered for ever.
     ClientsKeptForEver,
+    /// What clients were answered weighs nothing.
+    RepliesWeighNothing,
     /// The end of a lease ends what is kept too, and it starts elsewhere.
     KeepIgnored,
     /// What goes on under a new session of its node counts as ended.
@@ -104,11 +112,85 @@ pub enum Mutation {
     RestStays,
     /// A node whose lease may run is removed as dead.
     DeadByWordAlone,
+    /// Messages that are accused of the loss of a node are handed out together on one node.
+    RiskyTogether,
+    /// A worker that is taken for sick gets as many messages as ever.
+    SickWorkerPrefetches,
+    /// A worker is handed more ahead than it works off meanwhile.
+    AheadOfThePace,
+    /// Workers are handed messages ahead while another one's crash is unexplained.
+    AheadInDoubt,
+    /// A worker is handed messages ahead though it has settled nothing of late.
+    AheadOfTheStuck,
+    /// A message of an id that is known is taken in again.
+    IdsForgotten,
+    /// Suspects are handed out beside other messages.
+    SuspectsTogether,
+    /// A message goes to the worker that had it last though another is free.
+    SameWorkerAgain,
+    /// A message that was given back is charged.
+    ReturnsAreCharged,
+    /// Messages that were prefetched and not started are accused of a crash, too.
+    NeighboursAccused,
+    /// No worker is ever taken for sick.
+    NobodyIsSick,
+    /// Each of several accused messages is charged.
+    SeveralPay,
+    /// A message has one attempt more than it is allowed.
+    OneAttemptMore,
+    /// The loss of a node is charged to the messages held there.
+    LossesAreCharged,
+    /// A message is set aside for losses of nodes though others were under suspicion, too.
+    LossesKillTogether,
+    /// A message is never set aside for losses of nodes.
+    LossesNeverKill,
+    /// A message that is set aside is forgotten.
+    DeadForgotten,
+    /// A redriven message keeps the attempts of its former life.
+    RedriveKeepsCount,
+    /// A message that was charged is handed out again without its delay.
+    RetriesAtOnce,
+    /// A mailbox that is paused hands out.
+    PauseIgnored,
+    /// Nothing but a success ends a streak, also where nothing is left to try its worker with.
+    VerdictsNeverEnd,
+    /// A worker whose crash none of the accused messages did never pays for it.
+    NobodyPaysLate,
+    /// The messages pay for the streak of a worker that was replaced while it was taken for sick.
+    ReplacedPays,
+    /// A mailbox takes in more messages than it may hold.
+    BoundsIgnored,
+    /// A lower limit of attempts does not hold for messages that wait.
+    LimitsNotLowered,
+    /// A worker with a streak gets messages that were accused though another one is well.
+    DoubtIgnored,
+    /// The sum of what all mailboxes weigh is not kept.
+    SumForgotten,
+    /// What is done with all messages of a mailbox is done in one entry of the log.
+    SweepsAtOnce,
+    /// What closed a mailbox goes on where it is opened again.
+    SweepGoesOn,
+    /// Evidence of attempts is kept without bound.
+    EvidenceUnbounded,
+    /// What is left over in a mailbox that was taken out of its tree is kept where it is to be purged.
+    LeftoverMixed,
+    /// Purged messages are not counted as such.
+    PurgesUncounted,
+    /// A reply is kept for a message that nobody asked with, and none for one that somebody did.
+    RepliesSwapped,
+    /// A worker that does not say what it starts holds several messages.
+    CreditWithoutStarts,
+    /// A mailbox takes in more bytes than it may hold.
+    BytesIgnored,
+    /// The ids of messages that are done or purged are known for ever.
+    IdsKnownForEver,
+    /// What is redriven at a pace waits all at once.
+    PaceIgnored,
 }
 
 impl Mutation {
     /// Every one.
-    pub const ALL: [Self; 49] = [
+    pub const ALL: [Self; 90] = [
         Self::BudgetOffByOne,
         Self::WindowClosedInterval,
         Self::NoBackoff,
@@ -146,6 +228,9 @@ impl Mutation {
         Self::ColocationIgnored,
         Self::PlacesLeak,
         Self::DrainIgnored,
+        Self::MovesAlone,
+        Self::NoWayBack,
+        Self::NothingBeside,
         Self::DelayPanics,
         Self::DelaysDoNotGrow,
         Self::CapIgnored,
@@ -154,11 +239,71 @@ impl Mutation {
         Self::EventsKeptForEver,
         Self::HistoryKeptForEver,
         Self::ClientsKeptForEver,
+        Self::RepliesWeighNothing,
         Self::KeepIgnored,
         Self::KeptForgotten,
         Self::RestStays,
         Self::DeadByWordAlone,
+        Self::RiskyTogether,
+        Self::SickWorkerPrefetches,
+        Self::AheadOfThePace,
+        Self::AheadInDoubt,
+        Self::AheadOfTheStuck,
+        Self::IdsForgotten,
+        Self::SuspectsTogether,
+        Self::SameWorkerAgain,
+        Self::ReturnsAreCharged,
+        Self::NeighboursAccused,
+        Self::NobodyIsSick,
+        Self::SeveralPay,
+        Self::OneAttemptMore,
+        Self::LossesAreCharged,
+        Self::LossesKillTogether,
+        Self::LossesNeverKill,
+        Self::DeadForgotten,
+        Self::RedriveKeepsCount,
+        Self::RetriesAtOnce,
+        Self::PauseIgnored,
+        Self::VerdictsNeverEnd,
+        Self::NobodyPaysLate,
+        Self::ReplacedPays,
+        Self::BoundsIgnored,
+        Self::LimitsNotLowered,
+        Self::DoubtIgnored,
+        Self::SumForgotten,
+        Self::SweepsAtOnce,
+        Self::SweepGoesOn,
+        Self::EvidenceUnbounded,
+        Self::LeftoverMixed,
+        Self::PurgesUncounted,
+        Self::RepliesSwapped,
+        Self::CreditWithoutStarts,
+        Self::BytesIgnored,
+        Self::IdsKnownForEver,
+        Self::PaceIgnored,
     ];
+}
+
+/// Something is looked at to choose what is handed out next.
+#[cfg(not(feature = "mutations"))]
+pub(crate) const fn look() {}
+
+/// Something is looked at to choose what is handed out next: counted, so that a test can tell what a choice costs without a clock.
+#[cfg(feature = "mutations")]
+pub(crate) fn look() {
+    switch::LOOKS.with(|looks| looks.set(looks.get() + 1));
+}
+
+/// Messages that one entry of the log sweeps.
+#[cfg(not(feature = "mutations"))]
+pub(crate) const fn swept_at_once() -> usize {
+    crate::mail::SWEPT_AT_ONCE
+}
+
+/// Messages that one entry of the log sweeps: as many as a test says, so that a few messages take several.
+#[cfg(feature = "mutations")]
+pub(crate) fn swept_at_once() -> usize {
+    switch::SWEPT.with(std::cell::Cell::get)
 }
 
 /// Whether `mutation` is switched on.
@@ -174,7 +319,7 @@ pub(crate) fn broken(mutation: Mutation) -> bool {
 }
 
 #[cfg(feature = "mutations")]
-pub use switch::with_mutation;
+pub use switch::{looks, with_mutation, with_sweeps_of};
 
 #[cfg(feature = "mutations")]
 mod switch {
@@ -184,6 +329,26 @@ mod switch {
 
     thread_local! {
         pub(super) static ACTIVE: Cell<Option<Mutation>> = const { Cell::new(None) };
+        pub(super) static LOOKS: Cell<u64> = const { Cell::new(0) };
+        pub(super) static SWEPT: Cell<usize> = const { Cell::new(crate::mail::SWEPT_AT_ONCE) };
+    }
+
+    /// Looks on this thread so far.
+    pub fn looks() -> u64 {
+        LOOKS.with(Cell::get)
+    }
+
+    /// Runs `body` on this thread with sweeps of so many messages in each entry of the log.
+    pub fn with_sweeps_of<T>(messages: usize, body: impl FnOnce() -> T) -> T {
+        struct Restore;
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                SWEPT.with(|swept| swept.set(crate::mail::SWEPT_AT_ONCE));
+            }
+        }
+        SWEPT.with(|swept| swept.set(messages));
+        let _restore = Restore;
+        body()
     }
 
     /// Runs `body` on this thread with one rule broken.

@@ -56,8 +56,19 @@ impl Change<'_> {
         self.cluster.head.next_session += 1;
         self.release_places_on(&name);
         let (since, assigned, kept) = (self.now(), BTreeSet::new(), BTreeSet::new());
-        let session =
-            Session { nonce, since, observed: 0, leaving: false, assigned, kept, used: 0, revision: 0, silent: false };
+        let session = Session {
+            nonce,
+            since,
+            observed: 0,
+            leaving: false,
+            assigned,
+            kept,
+            used: 0,
+            revision: 0,
+            silent: false,
+            hands: Default::default(),
+            last_hand: 0,
+        };
         let known = self.cluster.nodes.get(&name);
         let (losses, drained) = known.map_or((0, false), |known| (known.losses, known.drained));
         let mut sessions = known.map_or_else(BTreeMap::new, |known| known.sessions.clone());
@@ -110,6 +121,7 @@ impl Change<'_> {
             self.release_places_on(name);
             self.room_changed = true; // Groups that looked at it first may do without it.
         }
+        self.mail_lost(name, id, how);
         for (path, brake) in lost.iter().zip(brakes) {
             let Some(run) = self.cluster.run(path).cloned() else { continue };
             self.run_over(path, run, Over::Lost { how: how.to_owned(), brake });
@@ -148,13 +160,13 @@ impl Change<'_> {
         match observation {
             Observation::Started { path, incarnation, pid } => self.run_started(&path, incarnation, node, id, pid),
             Observation::Ready { path, incarnation } => self.run_ready(&path, incarnation, node, id),
-            Observation::Exited { path, incarnation, exit } => {
+            Observation::Exited { path, incarnation, exit, started } => {
                 if let Some(mut run) = self.run_of(&path, incarnation, node, id) {
                     // A runner that goes and is short of time stops what it was not yet told to stop.
                     if self.cluster.session(node, id).is_some_and(|session| session.leaving) {
                         run.stopping.get_or_insert(StopReason::Shutdown);
                     }
-                    self.run_over(&path, run, Over::Exited(exit));
+                    self.run_over(&path, run, Over::Exited { exit, started });
                     self.go_on_leaving(node, id);
                 }
             }
@@ -168,12 +180,16 @@ impl Change<'_> {
             Observation::Leaving => self.leaving(node, id),
             Observation::Left => self.left(node, id),
             Observation::Kept { sessions, runs } => self.take_over(node, id, &sessions, &runs),
+            Observation::WorkerReady { path, incarnation, readiness } => {
+                self.worker_ready(&path, incarnation, node, id, readiness);
+            }
+            Observation::Settled(settlements) => self.settled(node, id, settlements),
         }
         Ok(Done::Observed(number))
     }
 
     /// The run that is meant, where it counts as running under this session. Words about any other are late.
-    fn run_of(&self, path: &Path, incarnation: Incarnation, node: &NodeName, session: SessionId) -> Option<Run> {
+    pub fn run_of(&self, path: &Path, incarnation: Incarnation, node: &NodeName, session: SessionId) -> Option<Run> {
         let run = self.cluster.run(path)?;
         let is_meant = run.incarnation == incarnation && run.node == *node && run.session == session;
         let is_meant = is_meant || broken(Mutation::LateWordsCount);

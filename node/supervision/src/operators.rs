@@ -74,6 +74,7 @@ impl Change<'_> {
         }
         self.unsettled.insert(path.clone());
         self.release_places_below(path);
+        self.worker_replaced(path);
         match &mut self.member(path).body {
             Body::Process(process) => match &mut process.phase {
                 ProcessPhase::Assigned(_) => self.stop_run(path, StopReason::Operator),

@@ -3,6 +3,7 @@
 //! Required labels, then capacity, for all that stays together on one node; among those that have both the best by: not refused in this round, preferred labels, penalty
 //! of failed starts (these order, they never exclude), spread, fewest children, node name.
 
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -70,11 +71,25 @@ impl Change<'_> {
     }
 
     fn place_process(&mut self, path: &Path) -> Result<(), String> {
-        let kept = self.has_place(path);
-        let (node, session) = match self.take_place(path).filter(|_| kept) {
-            Some(kept) => kept,
-            None => self.choose_node(path)?,
+        let (has_place, has_way_back) = (self.has_place(path), self.has_way_back(path));
+        let keeps_way_back = self.keeps_way_back(path);
+        let kept = self.take_place(path);
+        let (node, session) = match kept {
+            Some(kept) if has_place => kept,
+            kept => match (self.choose_node(path), kept) {
+                (Err(reason), Some((node, session))) if keeps_way_back && !has_way_back => {
+                    self.keep_place(path, node, session); // Others that it stays with are elsewhere, for now.
+                    return Err(reason);
+                }
+                (chosen, kept) => {
+                    // Room is free that was kept; and it may leave on its own where all of its group could not.
+                    self.room_changed |= kept.is_some();
+                    let back = || kept.filter(|_| has_way_back).or_else(|| self.beside_those_that_wait_for_it(path));
+                    chosen.or_else(|reason| back().ok_or(reason))?
+                }
+            },
         };
+        self.room_changed |= self.is_drained(&node); // What is temporary ends there at once.
         self.stop_waiting(path);
         self.assign(path, node, session, None, Duration::ZERO);
         Ok(())
@@ -90,18 +105,20 @@ impl Change<'_> {
         choose(self.cluster, path)
     }
 
-    /// Whether a child whose run ended can be restarted where it ran.
+    /// Whether a child whose run ended can be restarted where it ran: on a drained node only where no other could take it. A
+    /// move may wait for room, a restart must not.
     pub fn can_stay(&self, path: &Path, run: &Run) -> bool {
-        let Some(node) = self.cluster.nodes.get(&run.node) else { return false };
-        let Some(process) = self.cluster.process(path) else { return false };
-        let together = || colocation(self.cluster, path).is_none_or(|all| all.obstacle(&run.node, node).is_none());
-        // On a drained node only where no other could take it: a move may wait for room, a restart must not.
-        let may_stay = !node.drained || self.choose_node(path).is_err();
-        may_stay
-            && node.current == Some(run.session)
-            && has_labels(node, &process.spec)
-            && has_room(node, &process.spec)
-            && together()
+        self.can_return(path, run) && (!self.is_drained(&run.node) || self.choose_node(path).is_err())
+    }
+
+    /// Whether the node where a run ended can take the next one, drained or not.
+    pub fn can_return(&self, path: &Path, run: &Run) -> bool {
+        can_return(self.cluster, path, &run.node, run.session)
+    }
+
+    /// Whether a node is drained.
+    pub fn is_drained(&self, name: &NodeName) -> bool {
+        self.cluster.nodes.get(name).is_some_and(|node| node.drained)
     }
 
     /// Gives a child its next incarnation on a node.
@@ -150,28 +167,48 @@ impl Change<'_> {
 /// nodes and what each lacks. Room that is kept for others is taken.
 pub fn choose(cluster: &Cluster, path: &Path) -> Result<(NodeName, SessionId), String> {
     let Some(process) = cluster.process(path) else { return Err("it is no process".into()) };
-    let colocation = colocation(cluster, path);
-    let mut fits = Vec::new();
-    let mut lacks = Vec::new();
-    for (name, node) in &cluster.nodes {
-        let together = || colocation.as_ref().and_then(|colocation| colocation.obstacle(name, node));
-        match obstacle(node, process).or_else(together) {
-            None => fits.push((name, node)),
-            Some(what) => lacks.push(format!("{name} {what}")),
-        }
-    }
+    let colocation = LazyCell::new(|| colocation(cluster, path)); // Where no node has room, none needs to be asked about others.
+    let together =
+        |name: &NodeName, node: &Node| colocation.as_ref().and_then(|together| together.obstacle(name, node));
+    let fits = nodes_that_fit(cluster, process, together)?;
     let siblings = spread_counts(cluster, path, &process.spec);
     // Where a node is chosen for all of a group, the wishes of all count.
-    let all = match &colocation {
+    let all = match &*colocation {
         Some(colocation) if colocation.is_open() => colocation.to_come.clone(),
         Some(_) | None => vec![process],
     };
     let best = fits.into_iter().min_by_key(|(name, node)| rank(cluster, name, node, &all, &siblings));
-    match best {
-        Some((name, node)) => node.current.map(|session| (name.clone(), session)).ok_or_else(|| "no node is up".into()),
-        None if lacks.is_empty() => Err("no node has joined yet".into()),
-        None => Err(format!("no node can take it: {}", shortened(&lacks))),
+    let chosen = best.and_then(|(name, node)| Some((name.clone(), node.current?)));
+    chosen.ok_or_else(|| "no node is up".into())
+}
+
+/// The nodes that can take a process, where `together` says why one cannot for the sake of those that it stays with; or what each
+/// lacks.
+pub(crate) fn nodes_that_fit<'a>(
+    cluster: &'a Cluster,
+    process: &Process,
+    together: impl Fn(&NodeName, &Node) -> Option<String>,
+) -> Result<Vec<(&'a NodeName, &'a Node)>, String> {
+    let (mut fits, mut lacks) = (Vec::new(), Vec::new());
+    for (name, node) in &cluster.nodes {
+        match obstacle(node, process).or_else(|| together(name, node)) {
+            None => fits.push((name, node.as_ref())),
+            Some(what) => lacks.push(format!("{name} {what}")),
+        }
     }
+    match (fits.is_empty(), lacks.is_empty()) {
+        (false, _) => Ok(fits),
+        (true, true) => Err("no node has joined yet".into()),
+        (true, false) => Err(format!("no node can take it: {}", shortened(&lacks))),
+    }
+}
+
+/// Whether a node could take the child at `path` under this session, were it not drained.
+pub(crate) fn can_return(cluster: &Cluster, path: &Path, name: &NodeName, session: SessionId) -> bool {
+    let Some(node) = cluster.nodes.get(name).filter(|node| node.current == Some(session)) else { return false };
+    let Some(process) = cluster.process(path) else { return false };
+    let together = || colocation(cluster, path).is_none_or(|all| all.obstacle_to_return(name, node).is_none());
+    has_labels(node, &process.spec) && has_room(node, &process.spec) && together()
 }
 
 /// How many nodes could take the child at `path` now.

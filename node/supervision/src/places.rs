@@ -3,17 +3,20 @@
 //! A group starts when all of it has places. So that nobody else takes them meanwhile, they are kept in the sessions of their
 //! nodes; a child's next run takes its own. A group that does not find all of its places keeps none, so that two groups never
 //! wait for what the other holds.
+//!
+//! A place on a drained node is a *way back*. It is kept for what ran there, or was to run there before the drain, and is used
+//! where no other node has room: a drain costs nothing its life. Nobody else could take that room.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pando_protocol::ids::{NodeName, Path, SessionId};
 
 use crate::change::Change;
-use crate::cluster::{Body, Cluster, Place, Run};
+use crate::cluster::{Body, Cluster, Group, Place, Run, Session};
 use crate::colocation::{colocation, outermost};
 use crate::groups::is_startable;
 use crate::mutation::{Mutation, broken};
-use crate::placement::fitting;
+use crate::placement::{can_return, fitting};
 
 impl Change<'_> {
     /// Keeps room on a node for the next run of a child.
@@ -28,10 +31,18 @@ impl Change<'_> {
         }
     }
 
-    /// Keeps the room that a run took which has just ended, where its node can take the next one too.
+    /// Keeps the room that a run took which has just ended, where its node can take the next one too; on a drained node as a
+    /// way back. One that has a place already goes there.
     pub fn keep_place_of(&mut self, path: &Path, run: &Run) {
-        if self.can_stay(path, run) {
+        if !self.has_place(path) && self.can_return(path, run) {
             self.keep_place(path, run.node.clone(), run.session);
+        }
+    }
+
+    /// The same for a child on its own, which needs it on a drained node only: elsewhere it was placed already.
+    pub fn keep_way_back(&mut self, path: &Path, run: &Run) {
+        if self.is_drained(&run.node) && !broken(Mutation::NoWayBack) {
+            self.keep_place_of(path, run);
         }
     }
 
@@ -58,13 +69,28 @@ impl Change<'_> {
 
     /// Gives up the room that is kept for a member and all below it.
     pub fn release_places_below(&mut self, path: &Path) {
-        let mut sessions = self.cluster.nodes.values().flat_map(|node| node.sessions.values());
-        if sessions.all(|session| session.kept.is_empty()) {
-            return; // As nearly always: no need to walk.
-        }
-        for below in self.cluster.walk(path) {
+        for below in self.with_place_below(path) {
             self.release_place(&below);
         }
+    }
+
+    /// The same, but for ways back: who stops may start again.
+    pub fn release_new_places_below(&mut self, path: &Path) {
+        for below in self.with_place_below(path) {
+            if !self.keeps_way_back(&below) {
+                self.release_place(&below);
+            }
+        }
+    }
+
+    /// Those at and below `path` for whom room is kept.
+    fn with_place_below(&self, path: &Path) -> Vec<Path> {
+        let sessions = self.cluster.nodes.values().flat_map(|node| node.sessions.values());
+        let from = |session: &Session| {
+            let from = session.kept.range(path.clone()..).take_while(|kept| kept.as_str().starts_with(path.as_str()));
+            from.filter(|kept| kept.is_within(path)).cloned().collect::<Vec<_>>()
+        };
+        sessions.flat_map(from).collect()
     }
 
     /// Gives up the room that is kept under every session of a node.
@@ -74,33 +100,54 @@ impl Change<'_> {
         kept.iter().for_each(|path| self.release_place(path));
     }
 
-    /// Keeps places for all processes that start with a group; those that have one keep it. Those with the fewest nodes to
-    /// choose from choose first.
+    /// Keeps places for all processes that start with a group; those that have one keep it. All that comes from drained nodes
+    /// leaves them, or goes back: a drain does not cost a group its life.
     ///
     /// # Errors
-    /// What is missing. Then no room is kept for the group.
+    /// What is missing. Then no room is kept for the group but ways back, which are of no use to others.
     pub fn keep_places(&mut self, group: &Path) -> Result<(), String> {
-        let mut without: Vec<(usize, Path)> = Vec::new();
-        let mut kept = Vec::new();
-        for path in processes_to_start(self.cluster, group) {
-            if !self.has_place(&path) {
-                self.release_place(&path);
-                without.push((fitting(self.cluster, &path), path));
+        let starting = processes_to_start(self.cluster, group);
+        for path in &starting {
+            if !self.has_place(path) && !self.keeps_way_back(path) {
+                self.release_place(path);
             }
         }
-        // What stays together is placed in one go, so that nobody takes the room that its first member saw for all of it.
-        let together = |path: &Path| outermost(self.cluster, path).unwrap_or_else(|| path.clone());
-        let mut fewest: BTreeMap<Path, usize> = BTreeMap::new();
-        for (nodes, path) in &without {
-            let known = fewest.entry(together(path)).or_insert(*nodes);
-            *known = (*known).min(*nodes);
-        }
-        without.sort_by_cached_key(|(nodes, path)| {
-            let with = together(path);
-            (fewest.get(&with).copied(), with, *nodes)
+        let without = starting.iter().filter(|path| !self.has_place(path)).cloned().collect();
+        let found = self.find_places(without).or_else(|reason| {
+            let goes_back = starting.iter().any(|path| self.has_way_back(path));
+            if goes_back { self.go_back(&starting) } else { Err(reason) }
         });
-        for (_, path) in without {
-            match self.choose_node(&path) {
+        if found.is_err() {
+            // Not those of others of the group, which are on the move.
+            for path in &starting {
+                if !self.keeps_way_back(path) {
+                    self.release_place(path);
+                }
+            }
+        }
+        found
+    }
+
+    /// Finds new places for all of these and keeps them. Those with the fewest nodes to choose from choose first.
+    ///
+    /// # Errors
+    /// What is missing. Then all is kept as before.
+    pub fn find_places(&mut self, paths: Vec<Path>) -> Result<(), String> {
+        self.find_places_by(paths, Self::choose_node)
+    }
+
+    fn find_places_by(
+        &mut self,
+        paths: Vec<Path>,
+        choose: impl Fn(&Self, &Path) -> Result<(NodeName, SessionId), String>,
+    ) -> Result<(), String> {
+        let mut former = Vec::new();
+        for path in &paths {
+            former.extend(self.take_place(path).map(|(node, session)| (path.clone(), node, session)));
+        }
+        let mut kept = Vec::new();
+        for path in self.in_order_of_choice(paths) {
+            match choose(self, &path) {
                 Ok((node, session)) => {
                     self.keep_place(&path, node, session);
                     kept.push(path);
@@ -108,8 +155,7 @@ impl Change<'_> {
                 Err(reason) => {
                     // Those of a moment ago are given up without a word: nobody was refused for their sake.
                     kept.iter().for_each(|path| drop(self.take_place(path)));
-                    // Not those of others of the group, which are on the move.
-                    processes_to_start(self.cluster, group).iter().for_each(|path| self.release_place(path));
+                    former.into_iter().for_each(|(path, node, session)| self.keep_place(&path, node, session));
                     return Err(format!("{path} has no place: {reason}"));
                 }
             }
@@ -117,13 +163,118 @@ impl Change<'_> {
         Ok(())
     }
 
+    /// Lets those of a group that ran on drained nodes go back there, since there is no room elsewhere for all, and finds places
+    /// for the rest: elsewhere, or beside those that go back.
+    fn go_back(&mut self, starting: &[Path]) -> Result<(), String> {
+        let without = |change: &Self| {
+            let without = starting.iter().filter(|path| !change.has_place(path) && !change.has_way_back(path));
+            without.cloned().collect::<Vec<_>>()
+        };
+        let choose = |change: &Self, path: &Path| {
+            let stays_with_others = beside_those_it_stays_with(change.cluster, path);
+            stays_with_others.map_or_else(|| change.choose_node(path), Ok).or_else(|reason| {
+                let beside = beside_its_group(change.cluster, path, starting);
+                beside.filter(|_| !broken(Mutation::NothingBeside)).ok_or(reason)
+            })
+        };
+        self.find_places_by(without(self), choose)?;
+        // Where something had to go elsewhere, what stays together with it goes there too.
+        self.find_places_by(without(self), choose)
+    }
+
+    fn in_order_of_choice(&self, paths: Vec<Path>) -> Vec<Path> {
+        if paths.len() < 2 {
+            return paths;
+        }
+        let mut choosing: Vec<(usize, Path)> =
+            paths.into_iter().map(|path| (fitting(self.cluster, &path), path)).collect();
+        // What stays together is placed in one go, so that nobody takes the room that its first member saw for all of it.
+        let together = |path: &Path| outermost(self.cluster, path).unwrap_or_else(|| path.clone());
+        let mut fewest: BTreeMap<Path, usize> = BTreeMap::new();
+        for (nodes, path) in &choosing {
+            let known = fewest.entry(together(path)).or_insert(*nodes);
+            *known = (*known).min(*nodes);
+        }
+        choosing.sort_by_cached_key(|(nodes, path)| {
+            let with = together(path);
+            (fewest.get(&with).copied(), with, *nodes)
+        });
+        choosing.into_iter().map(|(_, path)| path).collect()
+    }
+
     /// Whether room is kept for a child that can be used: its node takes work, and the others that it stays with are there.
     pub fn has_place(&self, path: &Path) -> bool {
-        let Some(place) = self.cluster.process(path).and_then(|process| process.place.as_ref()) else { return false };
-        let Some(node) = self.cluster.nodes.get(&place.node) else { return false };
-        let anchor = colocation(self.cluster, path).and_then(|together| together.anchor);
-        node.current == Some(place.session) && !node.drained && anchor.is_none_or(|anchor| anchor == place.node)
+        is_kept(self.cluster, path, false)
     }
+
+    /// Room for a member of a group that starts, beside those which go back to a drained node once it is their turn: they would
+    /// wait for it.
+    pub fn beside_those_that_wait_for_it(&self, path: &Path) -> Option<(NodeName, SessionId)> {
+        let group = path.parent().filter(|_| !broken(Mutation::NothingBeside))?;
+        let starts = self.cluster.supervisor(&group)?.group() == Some(&Group::Starting);
+        let waiting = if starts { processes_to_start(self.cluster, &group) } else { Vec::new() };
+        beside_those_it_stays_with(self.cluster, path)
+            .filter(|_| waiting.iter().any(|other| self.keeps_way_back(other)))
+            .or_else(|| beside_its_group(self.cluster, path, &waiting))
+    }
+
+    /// Whether the room that is kept for a child is on a drained node, and nothing but the drain is in the way: it goes there
+    /// where no other node can take it.
+    pub fn has_way_back(&self, path: &Path) -> bool {
+        is_kept(self.cluster, path, true)
+    }
+
+    /// Whether room is kept for a child on a drained node, be it that others it stays with are elsewhere for now.
+    pub fn keeps_way_back(&self, path: &Path) -> bool {
+        kept_on(self.cluster, path, true).is_some()
+    }
+}
+
+/// Whether usable room is kept for a child: on a drained node, or on one that takes work.
+pub(crate) fn is_kept(cluster: &Cluster, path: &Path, on_drained: bool) -> bool {
+    let Some(place) = kept_on(cluster, path, on_drained) else { return false };
+    let anchor = colocation(cluster, path).and_then(|together| together.anchor);
+    anchor.is_none_or(|anchor| anchor == place.node)
+}
+
+/// The room that is kept for a child under the current session of a node: of one that is drained, or of one that takes work.
+fn kept_on<'a>(cluster: &'a Cluster, path: &Path, drained: bool) -> Option<&'a Place> {
+    let place = cluster.process(path)?.place.as_ref()?;
+    let node = cluster.nodes.get(&place.node)?;
+    (node.current == Some(place.session) && node.drained == drained).then_some(place)
+}
+
+/// Room on a drained node to which others go back that a child stays together with.
+fn beside_those_it_stays_with(cluster: &Cluster, path: &Path) -> Option<(NodeName, SessionId)> {
+    let colocation = colocation(cluster, path)?;
+    first_to_return_to(cluster, path, colocation.left_behind_on())
+}
+
+/// Room on a drained node to which others of its group go back: of use for a child that stays together with nobody, or with
+/// none that goes back elsewhere.
+fn beside_its_group(cluster: &Cluster, path: &Path, starting: &[Path]) -> Option<(NodeName, SessionId)> {
+    let colocation = colocation(cluster, path);
+    if colocation.as_ref().is_some_and(|together| together.left_behind_on().next().is_some()) {
+        return None;
+    }
+    let takes_all = |name: &NodeName| {
+        let node = cluster.nodes.get(name);
+        node.is_some_and(|node| colocation.as_ref().is_none_or(|together| together.obstacle(name, node).is_none()))
+    };
+    let back: BTreeSet<&NodeName> =
+        starting.iter().filter_map(|other| Some(&kept_on(cluster, other, true)?.node)).collect();
+    first_to_return_to(cluster, path, back.into_iter().filter(|name| takes_all(name)))
+}
+
+fn first_to_return_to<'n>(
+    cluster: &Cluster,
+    path: &Path,
+    nodes: impl IntoIterator<Item = &'n NodeName>,
+) -> Option<(NodeName, SessionId)> {
+    nodes.into_iter().find_map(|name| {
+        let session = cluster.nodes.get(name)?.current?;
+        can_return(cluster, path, name, session).then(|| (name.clone(), session))
+    })
 }
 
 /// The processes that start with the next generation of a group, in start order.
@@ -138,7 +289,7 @@ pub(crate) fn processes_to_start(cluster: &Cluster, group: &Path) -> Vec<Path> {
 }
 
 /// A process, or all processes below a supervisor that starts afresh: all but those that an operator stopped.
-fn collect(cluster: &Cluster, path: &Path, found: &mut Vec<Path>) {
+pub(crate) fn collect(cluster: &Cluster, path: &Path, found: &mut Vec<Path>) {
     let Some(member) = cluster.member(path).filter(|member| !member.held && !member.removed) else { return };
     match &member.body {
         Body::Process(_) => found.push(path.clone()),

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use pando_protocol::ids::{NodeName, Path};
 use pando_protocol::message::Settled;
-use pando_protocol::view::{CauseRow, EventRow, HistoryRow, Kind, NodeRow, NodeState, State, TreeRow, Verdict};
+use pando_protocol::view::{
+    CauseRow, EventRow, HistoryRow, Kind, MailboxDepth, NodeRow, NodeState, State, TreeRow, Verdict,
+};
 
 use crate::change::human;
 use crate::cluster::{
@@ -13,9 +15,10 @@ use crate::cluster::{
     SupervisorPhase,
 };
 use crate::command::Event;
-use crate::departures::what_a_move_waits_for;
+use crate::departures::{Missing, what_a_move_waits_for};
 pub use crate::explain::explain;
 use crate::groups::{is_settled, is_startable};
+use crate::mail::Mailbox;
 use crate::mutation::{Mutation, broken};
 
 /// Endings in a row at the cap that make a child *looping*.
@@ -32,10 +35,10 @@ pub fn tree(cluster: &Cluster, from: Option<&Path>) -> Vec<TreeRow> {
 
 /// The rows of one subtree. The sums of supervisors are made on the way up, so that a tree is walked once.
 pub(crate) fn rows(cluster: &Cluster, root: &Path) -> Vec<TreeRow> {
-    let mut rows: Vec<TreeRow> = Vec::new();
+    let (mut rows, mut missing): (Vec<TreeRow>, _) = (Vec::new(), Missing::default());
     for path in cluster.walk(root) {
         if let Some(member) = cluster.member(&path) {
-            rows.push(row(cluster, &path, member));
+            rows.push(row(cluster, &path, member, &mut missing));
         }
     }
     let mut sums: BTreeMap<Path, Sums> = BTreeMap::new();
@@ -98,7 +101,7 @@ fn supervisor_verdict(row: &TreeRow, below: &Sums) -> Verdict {
     }
 }
 
-fn row(cluster: &Cluster, path: &Path, member: &Member) -> TreeRow {
+fn row(cluster: &Cluster, path: &Path, member: &Member, missing: &mut Missing) -> TreeRow {
     let now = cluster.head.now;
     let run = cluster.run(path);
     let (pid, started) = run.map_or((None, None), |run| match run.stage {
@@ -120,10 +123,15 @@ fn row(cluster: &Cluster, path: &Path, member: &Member) -> TreeRow {
         restart_rate: member.rate.per_minute(now),
         alive: u32::from(kind == Kind::Process && state == State::Running),
         configured: u32::from(kind == Kind::Process && is_meant_to_run(cluster, path)),
-        waiting: waiting(cluster, path, member),
+        waiting: waiting(cluster, path, member, missing),
+        mailbox: cluster.mailbox(path).map(mailbox_depth),
     };
     row.verdict = process_verdict(member, &row);
     row
+}
+
+fn mailbox_depth(mailbox: &Mailbox) -> MailboxDepth {
+    MailboxDepth { waiting: mailbox.waiting(), in_flight: mailbox.in_flight(), dead: mailbox.dead.len() as u64 }
 }
 
 fn process_verdict(member: &Member, row: &TreeRow) -> Verdict {
@@ -218,8 +226,8 @@ fn unfinished_stop(cluster: &Cluster, path: &Path, supervisor: &Supervisor) -> O
     last.map(|child| format!("{child} stops"))
 }
 
-/// What a member that is unfinished waits for.
-pub(crate) fn waiting(cluster: &Cluster, path: &Path, member: &Member) -> Option<String> {
+/// What a member that is unfinished waits for. `missing` is what moves were found to wait for already.
+pub(crate) fn waiting(cluster: &Cluster, path: &Path, member: &Member, missing: &mut Missing) -> Option<String> {
     let now = cluster.head.now;
     if broken(Mutation::WaitingIsSilent) {
         return None;
@@ -242,7 +250,7 @@ pub(crate) fn waiting(cluster: &Cluster, path: &Path, member: &Member) -> Option
                 Stage::Assigned if run.delay.is_zero() => Some(format!("{} reports its start", run.node)),
                 Stage::Assigned => Some(format!("{} starts it {} after the last exit", run.node, human(run.delay))),
                 Stage::Started { .. } => Some("its own word or its probe says that it is ready".into()),
-                Stage::Ready { .. } => what_a_move_waits_for(cluster, path),
+                Stage::Ready { .. } => what_a_move_waits_for(cluster, path, missing),
             },
         },
         Body::Supervisor(supervisor) => match &supervisor.phase {

@@ -117,34 +117,39 @@ pub fn dice(path: &Path, run: u64) -> u64 {
     hash ^ (hash >> 31)
 }
 
-/// Restarts of the last 60 s of cluster time, counted by whole seconds.
+/// What happened in the last 60 s of cluster time, counted by whole seconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
-    /// (second, restarts in it), the oldest first; at most 61.
+    /// (second, how many in it), the oldest first; at most 61.
     buckets: VecDeque<(u64, u32)>,
 }
 
 impl Rate {
-    /// Counts a restart.
+    /// Counts one.
     pub fn count(&mut self, now: Duration) {
+        self.count_many(now, 1);
+    }
+
+    /// Counts several at once.
+    pub fn count_many(&mut self, now: Duration, many: u64) {
+        let many = u32::try_from(many).unwrap_or(u32::MAX);
         let second = now.as_secs();
         while self.buckets.front().is_some_and(|(then, _)| second.saturating_sub(*then) > RATE_WINDOW.as_secs()) {
             self.buckets.pop_front();
         }
         match self.buckets.back_mut() {
-            Some((then, count)) if *then == second => *count += 1,
-            _ => self.buckets.push_back((second, 1)),
+            Some((then, count)) if *then == second => *count = count.saturating_add(many),
+            _ => self.buckets.push_back((second, many)),
         }
     }
 
-    /// Restarts in the last 60 s.
+    /// How many in the last 60 s.
     pub fn per_minute(&self, now: Duration) -> u32 {
         let second = now.as_secs();
         self.buckets
             .iter()
             .filter(|(then, _)| second.saturating_sub(*then) < RATE_WINDOW.as_secs())
-            .map(|(_, count)| count)
-            .sum()
+            .fold(0, |sum, (_, count)| sum.saturating_add(*count))
     }
 }
 

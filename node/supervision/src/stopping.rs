@@ -4,8 +4,11 @@ use pando_protocol::ids::Path;
 use pando_protocol::spec::Restart;
 
 use crate::change::Change;
-use crate::cluster::{Body, DownReason, Process, ProcessPhase, StopReason, Supervisor, SupervisorPhase, Then};
+use crate::cluster::{
+    Body, DownReason, Group, Pending, Process, ProcessPhase, StopReason, Supervisor, SupervisorPhase, Then,
+};
 use crate::colocation::outermost;
+use crate::endings::is_held_or_removed;
 use crate::mutation::{Mutation, broken};
 
 impl Change<'_> {
@@ -14,16 +17,17 @@ impl Change<'_> {
         let Some(run) = self.cluster.run(path).filter(|run| run.stopping.is_none()) else { return };
         let (node, session) = (run.node.clone(), run.session);
         let leaves = self.cluster.session(&node, session).is_some_and(|session| session.leaving);
-        let drained = self.cluster.nodes.get(&node).is_some_and(|node| node.drained);
+        let moves = self.is_drained(&node) && self.has_place(path);
         let reason = match reason {
             StopReason::Group if leaves => StopReason::Shutdown,
-            StopReason::Group if drained => StopReason::Drain,
+            StopReason::Group if moves => StopReason::Drain,
             _ => reason,
         };
         if let ProcessPhase::Assigned(run) = &mut self.process(path).phase {
             run.stopping = Some(reason);
         }
         self.touch(&node, session);
+        self.worker_stops(path);
         // Who waited to be where this one runs may be free to go elsewhere.
         self.room_changed |= outermost(self.cluster, path).is_some();
     }
@@ -38,7 +42,17 @@ impl Change<'_> {
     fn begin_stop(&mut self, path: &Path, then: Then) {
         self.cancel_timer(path);
         let now = self.now();
-        self.end_waiting(path);
+        let delayed_until = match self.supervisor(path).group() {
+            Some(Group::TakingDown { not_before, .. } | Group::Pending(Pending { not_before, .. })) => *not_before,
+            Some(Group::Starting | Group::Settled) | None => now,
+        };
+        self.delay_group(path, delayed_until.saturating_sub(now));
+        self.stop_waiting(path);
+        if is_held_or_removed(self.cluster, path) {
+            self.release_places_below(path);
+        } else if !self.is_taken_down_with(path) {
+            self.release_new_places_below(path); // With its group it starts again.
+        }
         let supervisor = self.supervisor(path);
         let was_up = match supervisor.phase {
             SupervisorPhase::Up { since, .. } => now.saturating_sub(since),
@@ -56,14 +70,20 @@ impl Change<'_> {
         }
     }
 
-    /// Takes a member down that waits for a place or a delay. Others are left as they are.
+    /// Takes a member down that waits for a place or a delay. Others are left as they are. Where its group does it, that waits out
+    /// the delay.
     pub fn stand_down(&mut self, child: &Path) {
+        let now = self.now();
         match &self.member(child).body {
-            Body::Process(Process { phase: ProcessPhase::Pending(_), .. }) => {
+            Body::Process(Process { phase: ProcessPhase::Pending(Pending { not_before, .. }), .. }) => {
+                let owed = not_before.saturating_sub(now);
+                self.delay_group(child, owed);
                 self.stop_waiting(child);
                 self.set_down(child, DownReason::Supervisor);
             }
-            Body::Supervisor(Supervisor { phase: SupervisorPhase::Delayed { .. }, .. }) => {
+            Body::Supervisor(Supervisor { phase: SupervisorPhase::Delayed { until }, .. }) => {
+                let owed = until.saturating_sub(now);
+                self.delay_group(child, owed);
                 self.set_down(child, DownReason::Supervisor);
             }
             Body::Process(_) | Body::Supervisor(_) => {}
@@ -168,6 +188,11 @@ impl Change<'_> {
         self.unsettled.insert(path.clone());
         let member = self.member(path);
         let reason = if member.held { DownReason::Held } else { reason };
+        if matches!(reason, DownReason::Held | DownReason::Finished) {
+            self.release_places_below(path); // It does not start again by itself, so nothing of it goes back.
+            self.room_changed |= outermost(self.cluster, path).is_some(); // What stays together needs less as a whole.
+        }
+        let member = self.member(path);
         match &mut member.body {
             Body::Process(process) => process.phase = ProcessPhase::Down(reason),
             Body::Supervisor(_) => {

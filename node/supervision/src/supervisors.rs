@@ -23,6 +23,10 @@ use crate::command::EventKind;
 use crate::mutation::{Mutation, broken};
 use crate::restarts::{Budget, Crash, Window, delay, dice};
 
+/// Crashes that the record of an escalation keeps of those in the window before it, the newest. A budget may count a thousand,
+/// and a history keep a hundred such records.
+pub const EARLIER_KEPT: usize = 20;
+
 impl Change<'_> {
     /// Starts a member that is down, and all below it, unless an operator stopped it.
     pub fn start(&mut self, path: &Path) {
@@ -58,6 +62,7 @@ impl Change<'_> {
         let children = supervisor.children.clone();
         self.event(EventKind::SupervisorStarted, Some(path), None, format!("{path} is up"));
         self.unsettled.insert(path.clone());
+        self.room_changed = true; // What ended below it counts otherwise from here on for what has to move together.
         for id in &children {
             self.forget_failures(&path.child(id));
         }
@@ -115,6 +120,7 @@ impl Change<'_> {
     /// A supervisor has failed and everything below it is down: its own supervisor decides.
     pub fn failed(&mut self, path: &Path, cause: Arc<CauseChain>, was_up: Duration) {
         let Some(parent) = path.parent() else {
+            self.release_places_below(path);
             self.supervisor(path).phase = SupervisorPhase::Failed(cause.clone());
             let text = format!("tree {} has failed and waits for an operator: {cause}", path.tree());
             return self.event(EventKind::TreeFailed, Some(path), None, text);
@@ -211,7 +217,8 @@ impl Change<'_> {
 
     /// A supervisor's budget is spent (or a rule says so): it stops its children and then fails.
     pub fn escalate(&mut self, path: &Path, escalation: Escalation) {
-        let Escalation { message, cause, earlier } = escalation;
+        let Escalation { message, cause, mut earlier } = escalation;
+        earlier.drain(..earlier.len().saturating_sub(EARLIER_KEPT));
         let outer = Arc::new(cause.as_ref().clone().below(escalated(path, message.clone())));
         let decision = match path.parent() {
             Some(parent) => format!("stops its children and fails; {parent} decides"),

@@ -5,15 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pando_protocol::ids::{ChildId, Path, TreeName};
-use pando_protocol::message::{Change as Request, Changed, Difference, DifferenceKind};
+use pando_protocol::mail::Leftover;
+use pando_protocol::message::{Change as Request, Changed, Difference, DifferenceKind, MailChanged};
 use pando_protocol::rejection::Rejection;
-use pando_protocol::spec::{Backoff, ChildSpec, ProcessSpec, Restart, SupervisorSpec, TreeSpec, Work};
+use pando_protocol::spec::{Backoff, ChildSpec, Pool, ProcessSpec, Restart, SupervisorSpec, TreeSpec, Work};
 
 use crate::change::Change;
 use crate::cluster::{Body, DownReason, Member, Process, ProcessPhase, StopReason, Supervisor, SupervisorPhase, Then};
 use crate::command::EventKind;
+use crate::differences::restarts_not;
 pub use crate::differences::{differences, nearest};
+use crate::mail::MAIL_RULES;
 use crate::mutation::{Mutation, broken};
+use crate::placement::can_return;
 use crate::restarts::{Rate, Window};
 
 /// Paths that a cluster can hold.
@@ -22,9 +26,31 @@ pub const MAX_PATHS: usize = 100_000;
 impl Change<'_> {
     /// Does what an operator asks.
     pub fn request(&mut self, request: Request) -> Result<Changed, Rejection> {
+        let mut mail = None;
         let differences = match request {
-            Request::Apply(spec) => self.apply_spec(spec)?,
-            Request::Delete(tree) => self.delete(&tree)?,
+            Request::Apply(spec) => self.apply_spec(spec, Leftover::Refuse)?,
+            Request::Delete(tree) => self.delete(&tree, Leftover::Refuse)?,
+            Request::ApplyLeaving(spec, leftover) => self.apply_spec(spec, leftover)?,
+            Request::DeleteLeaving(tree, leftover) => self.delete(&tree, leftover)?,
+            Request::Scale { pool, count } => self.scale(&pool, count)?,
+            Request::Pause(path) => self.pause(&path)?,
+            Request::Resume(path) => self.resume(&path)?,
+            Request::Send { to, messages, asks } => {
+                mail = Some(MailChanged::Sent(self.send(&to, messages, asks)?));
+                Vec::new()
+            }
+            Request::Redrive { from, letters, rate } => {
+                mail = Some(MailChanged::Moved(self.redrive(&from, &letters, rate)?));
+                Vec::new()
+            }
+            Request::PurgeDead { from, letters } => {
+                mail = Some(MailChanged::Moved(self.purge_dead(&from, &letters)?));
+                Vec::new()
+            }
+            Request::PurgeWaiting(from) => {
+                mail = Some(MailChanged::Moved(self.purge_waiting(&from)?));
+                Vec::new()
+            }
             Request::Start(path) => self.operator_start(&path)?,
             Request::Stop(path) => self.operator_stop(&path)?,
             Request::Restart(path) => self.operator_restart(&path)?,
@@ -34,14 +60,18 @@ impl Change<'_> {
             Request::RemoveDeadNode(node) => self.remove_dead_node(&node)?,
             Request::Quarantine(path) => self.quarantine(&path)?,
         };
-        self.room_changed = true; // What waits may need less now, or more is to move.
-        Ok(Changed { differences, event: self.cluster.last_event() })
+        self.room_changed |= mail.is_none(); // What waits may need less now, or more is to move.
+        Ok(Changed { differences, event: self.cluster.last_event(), mail })
     }
 
-    fn apply_spec(&mut self, spec: TreeSpec) -> Result<Vec<Difference>, Rejection> {
+    fn apply_spec(&mut self, spec: TreeSpec, leftover: Leftover) -> Result<Vec<Difference>, Rejection> {
         spec.check().map_err(|mistakes| Rejection::BadSpec { tree: spec.name.clone(), mistakes })?;
+        self.refuse_before_its_rules(&spec)?;
         let differences = differences(self.cluster, &spec)?;
         let root = Path::root(&spec.name);
+        if leftover == Leftover::Refuse {
+            self.refuse_to_lose_mail(&root, Some(&spec.root))?;
+        }
         let added = differences.iter().filter(|difference| difference.what == DifferenceKind::Added).count();
         let paths = self.cluster.members.len() + added;
         if paths > MAX_PATHS {
@@ -55,8 +85,38 @@ impl Change<'_> {
         let text = format!("tree {} applied: {} differences", spec.name, differences.len());
         self.event(EventKind::TreeApplied, Some(&root), None, text);
         self.put_supervisor(&root, &spec.root, None);
+        self.put_mailboxes(&root, Some(&spec.root), leftover);
         self.rouse_root(&root);
         Ok(differences)
+    }
+
+    /// Refuses what the rules that the log goes by do not know, though this build does.
+    fn refuse_before_its_rules(&self, spec: &TreeSpec) -> Result<(), Rejection> {
+        let current = self.cluster.head.rules;
+        if current < MAIL_RULES && uses_mail(&spec.root) {
+            let what = format!("tree {} with its mailboxes and pools", spec.name);
+            return Err(Rejection::RulesTooOld { what, needed: MAIL_RULES, current });
+        }
+        Ok(())
+    }
+
+    /// Gives a pool another number of workers.
+    fn scale(&mut self, pool: &Path, count: u32) -> Result<Vec<Difference>, Rejection> {
+        let Some(supervisor) = self.cluster.supervisor(pool) else {
+            return Err(Rejection::NoSuchPath { path: pool.clone(), nearest: nearest(self.cluster, pool) });
+        };
+        if !supervisor.is_pool {
+            let why = "is no pool: only a child with the key count is";
+            return Err(Rejection::WrongState { path: pool.clone(), why: why.into() });
+        }
+        let Some(mut spec) = self.cluster.trees.get(&pool.tree()).map(|spec| spec.as_ref().clone()) else {
+            return Err(Rejection::NoSuchTree(pool.tree()));
+        };
+        let root = Path::root(&spec.name);
+        if let Some(found) = pool_of(&mut spec.root, &root, pool) {
+            found.count = count;
+        }
+        self.apply_spec(spec, Leftover::Refuse)
     }
 
     /// A new tree starts, and a new spec gives one that failed or ended another try.
@@ -80,7 +140,7 @@ impl Change<'_> {
     /// Makes a supervisor, and all below it, what the spec says. `child` holds what its own supervisor says of it.
     fn put_supervisor(&mut self, path: &Path, spec: &SupervisorSpec, child: Option<&ChildSpec>) {
         match self.cluster.member(path).is_some() {
-            false => self.add(path, child, Body::Supervisor(new_supervisor(spec))),
+            false => self.add(path, child, Body::Supervisor(new_supervisor(spec, is_pool(child)))),
             true => self.update_supervisor(path, spec, child),
         }
         for child in &spec.children {
@@ -88,6 +148,10 @@ impl Change<'_> {
             match &child.work {
                 Work::Supervisor(spec) => self.put_supervisor(&below, spec, Some(child)),
                 Work::Process(spec) => self.put_process(&below, child, spec),
+                Work::Pool(_) => {
+                    let pool = child.as_supervisor().unwrap_or_else(|| unreachable!("a pool"));
+                    self.put_supervisor(&below, &pool, Some(child));
+                }
             }
         }
         // The list names only members that exist by now: stopping walks it.
@@ -119,6 +183,7 @@ impl Change<'_> {
         if returns || changed {
             self.forgive(path);
         }
+        self.supervisor(path).is_pool = is_pool(child);
         let SupervisorSpec { strategy, intensity, auto_shutdown, colocate, children: _ } = spec;
         let supervisor = self.supervisor(path);
         if supervisor.intensity != *intensity {
@@ -147,14 +212,23 @@ impl Change<'_> {
             return self.add(path, Some(child), Body::Process(new_process(spec)));
         }
         let returns = self.take_back(path);
-        let changed = self.update_own(path, child) | (self.process(path).spec != *spec);
+        let changed = self.update_own(path, child) | !restarts_not(&self.process(path).spec, spec);
+        if !changed {
+            self.process(path).spec = spec.clone(); // Its mailbox may be another.
+        }
         if !returns && !changed && !broken(Mutation::ApplyRestartsAll) {
             return;
         }
         self.forgive(path);
+        self.worker_replaced(path);
+        let way_back = self.keeps_way_back(path).then(|| self.take_place(path)).flatten();
         self.release_place(path); // The new spec may need more room, or another node.
+        self.process(path).spec = spec.clone();
+        if let Some((node, session)) = way_back.filter(|(node, session)| can_return(self.cluster, path, node, *session))
+        {
+            self.keep_place(path, node, session);
+        }
         let process = self.process(path);
-        process.spec = spec.clone();
         match process.phase {
             ProcessPhase::Assigned(_) => self.stop_run(path, StopReason::Update),
             ProcessPhase::Pending(_) => {
@@ -244,12 +318,17 @@ impl Change<'_> {
         }
     }
 
-    fn delete(&mut self, tree: &TreeName) -> Result<Vec<Difference>, Rejection> {
+    fn delete(&mut self, tree: &TreeName, leftover: Leftover) -> Result<Vec<Difference>, Rejection> {
         let root = Path::root(tree);
         let Some(member) = self.cluster.member(&root) else { return Err(Rejection::NoSuchTree(tree.clone())) };
         if member.removed {
+            self.put_mailboxes(&root, None, leftover); // It may be said only now that they are to be purged.
             return Ok(Vec::new());
         }
+        if leftover == Leftover::Refuse {
+            self.refuse_to_lose_mail(&root, None)?;
+        }
+        self.put_mailboxes(&root, None, leftover);
         self.remove(&root);
         Ok(vec![Difference { path: root, what: DifferenceKind::Removed, keys: Vec::new() }])
     }
@@ -259,6 +338,7 @@ impl Change<'_> {
         self.release_places_below(path);
         self.unsettled.insert(path.clone());
         for gone in self.cluster.walk(path) {
+            self.worker_gone(&gone);
             self.cluster.members.remove(&gone);
         }
         let Some(parent) = path.parent() else {
@@ -283,13 +363,37 @@ impl Change<'_> {
     }
 }
 
-fn new_supervisor(spec: &SupervisorSpec) -> Supervisor {
+fn pool_of<'s>(supervisor: &'s mut SupervisorSpec, at: &Path, pool: &Path) -> Option<&'s mut Pool> {
+    supervisor.children.iter_mut().find_map(|child| {
+        let path = at.child(&child.id);
+        match &mut child.work {
+            Work::Pool(found) if path == *pool => Some(found),
+            Work::Supervisor(below) if pool.is_within(&path) => pool_of(below, &path, pool),
+            Work::Pool(_) | Work::Supervisor(_) | Work::Process(_) => None,
+        }
+    })
+}
+
+fn uses_mail(supervisor: &SupervisorSpec) -> bool {
+    supervisor.children.iter().any(|child| match &child.work {
+        Work::Pool(_) => true,
+        Work::Process(process) => process.mailbox.is_some(),
+        Work::Supervisor(below) => uses_mail(below),
+    })
+}
+
+fn is_pool(child: Option<&ChildSpec>) -> bool {
+    child.is_some_and(|child| matches!(child.work, Work::Pool(_)))
+}
+
+fn new_supervisor(spec: &SupervisorSpec, is_pool: bool) -> Supervisor {
     let SupervisorSpec { strategy, intensity, auto_shutdown, colocate, children: _ } = spec;
     Supervisor {
         strategy: *strategy,
         intensity: *intensity,
         auto_shutdown: *auto_shutdown,
         colocate: *colocate,
+        is_pool,
         children: Vec::new(),
         window: Window::default(),
         phase: SupervisorPhase::Down(DownReason::Supervisor),

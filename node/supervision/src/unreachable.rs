@@ -59,6 +59,7 @@ impl Change<'_> {
             let text = format!("{path} is unreachable: {name} is silent, and nothing is started in its place");
             self.event(EventKind::ChildUnreachable, Some(path), Some(name), text);
         }
+        self.mail_lost(name, id, HOW);
         for (path, brake) in lost.iter().zip(brakes) {
             let Some(run) = self.cluster.run(path).cloned() else { continue };
             self.run_over(path, run, Over::Lost { how: HOW.to_owned(), brake });

@@ -192,6 +192,12 @@ impl FrameWriter {
         Ok(self.stream.write_all(frames).await?)
     }
 
+    /// Lets what is written here go before or behind what other streams of the connection have, as the channel's rank says.
+    pub fn rank(&self, channel: Channel) {
+        // It fails only where the stream was finished or reset before.
+        let _ = self.stream.set_priority(channel.rank());
+    }
+
     /// Says that nothing more comes. What was written still arrives as long as the connection lives.
     pub fn finish(&mut self) {
         // It fails only where it was finished or reset before.
@@ -218,7 +224,9 @@ impl FrameWriter {
 pub async fn open(connection: &quinn::Connection, channel: Channel) -> Result<(FrameWriter, FrameReader), FrameError> {
     let (mut send, receive) = connection.open_bi().await.map_err(|lost| FrameError::Lost(describe(&lost)))?;
     send.write_all(&[channel as u8]).await?;
-    Ok((FrameWriter::new(send), FrameReader::new(receive)))
+    let writer = FrameWriter::new(send);
+    writer.rank(channel);
+    Ok((writer, FrameReader::new(receive)))
 }
 
 #[cfg(test)]

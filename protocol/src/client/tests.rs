@@ -12,7 +12,7 @@ use super::identity::{PeerName, Role};
 use super::*;
 use crate::codec::{self, CodecError, FRAME_LIMIT};
 use crate::ids::NodeName;
-use crate::message::{ALPN, Found, Freshness, Item, Query, ViewAge, versions_to_answer};
+use crate::message::{ALPN, Found, Freshness, Item, Query, ViewAge, Write, versions_to_answer};
 
 const LIMIT: Duration = Duration::from_secs(10);
 

@@ -47,7 +47,7 @@ fn is_refused_already(max_restarts: u32, within: Duration) -> bool {
 fn charges_its_supervisor(child: &ChildSpec) -> bool {
     match &child.work {
         Work::Process(spec) => spec.intensity != Some(Intensity::Unlimited),
-        Work::Supervisor(_) => true,
+        Work::Supervisor(_) | Work::Pool(_) => true,
     }
 }
 
@@ -55,7 +55,7 @@ fn charges_its_supervisor(child: &ChildSpec) -> bool {
 fn is_restarted(child: &ChildSpec) -> bool {
     let by_rule = match &child.work {
         Work::Process(spec) => spec.on_exit.iter().any(|rule| rule.action == ExitAction::Restart),
-        Work::Supervisor(_) => false,
+        Work::Supervisor(_) | Work::Pool(_) => false,
     };
     child.restart != Restart::Temporary || by_rule
 }

@@ -1,4 +1,4 @@
-//! What a spec must keep as a whole: bounds, names, budgets, and keys that are not built yet.
+//! What a spec must keep as a whole: bounds, names, and budgets that can be spent.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,11 +7,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AutoShutdown, Backoff, ChildSpec, Command, Intensity, Label, MAX_BACKOFF, MAX_COMMAND_BYTES, MAX_FACTOR,
-    MAX_JITTER, MAX_MAX_RESTARTS, MAX_MEMBERS, MAX_TIME, MIN_BACKOFF, OnDisconnect, ProcessSpec, Ready, Restart,
-    Shutdown, SupervisorSpec, TreeSpec, Work, budget,
+    Attempts, AutoShutdown, Backoff, ChildSpec, Command, Intensity, Label, MAX_ATTEMPTS, MAX_BACKOFF,
+    MAX_COMMAND_BYTES, MAX_FACTOR, MAX_JITTER, MAX_MAX_RESTARTS, MAX_MEMBERS, MAX_MESSAGES, MAX_PREFETCH, MAX_TIME,
+    MIN_BACKOFF, MailboxSpec, OnDisconnect, Pool, ProcessSpec, Ready, Restart, Shutdown, SupervisorSpec, TreeSpec,
+    Work, budget,
 };
 use crate::ids::{MAX_DEPTH, Path};
+use crate::mail::MAX_MAIL_BYTES;
 
 /// A mistake that a spec has as a whole. `at` names the member.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
@@ -26,9 +28,9 @@ pub struct SpecMistake {
 }
 
 impl TreeSpec {
-    /// Checks everything that types cannot say: bounds, names that occur twice, budgets that cannot be spent, and keys
-    /// that are not built yet. Both the reader of files and the cluster itself call it, so that bytes from the wire are
-    /// held to the same rules. Never panics, whatever the spec holds.
+    /// Checks everything that types cannot say: bounds, names that occur twice, and budgets that cannot be spent. Both the reader
+    /// of files and the cluster itself call it, so that bytes from the wire are held to the same rules. Never panics, whatever the
+    /// spec holds.
     ///
     /// # Errors
     /// Every mistake, in the order of the spec; at least one, and not more than a thousand.
@@ -44,6 +46,36 @@ impl TreeSpec {
             check.refuse(&root, "children", what);
         }
         if check.mistakes.is_empty() { Ok(()) } else { Err(check.mistakes) }
+    }
+
+    /// What is allowed and may surprise, in the order of the spec: to be said to whoever applies it.
+    pub fn warnings(&self) -> Vec<SpecMistake> {
+        let mut warnings = Vec::new();
+        warn(&Path::root(&self.name), &self.root, &mut warnings);
+        warnings
+    }
+}
+
+fn warn(at: &Path, spec: &SupervisorSpec, warnings: &mut Vec<SpecMistake>) {
+    for child in &spec.children {
+        let path = at.child(&child.id);
+        let process = match &child.work {
+            Work::Supervisor(below) => {
+                warn(&path, below, warnings);
+                continue;
+            }
+            Work::Process(process) => process,
+            Work::Pool(pool) => &pool.process,
+        };
+        if let Some(mailbox) = process.mailbox.as_ref().filter(|mailbox| mailbox.max_attempts == Attempts::Unlimited) {
+            let first = Written(mailbox.retry_after(1));
+            let longest = Written(mailbox.retry_after(u32::MAX));
+            let what = format!(
+                "\"unlimited\": a message that always kills its worker kills one again and again, first {first} and at last \
+                 {longest} after the time before, until it is purged"
+            );
+            warnings.push(SpecMistake { at: path, key: "mailbox.max_attempts".into(), what });
+        }
     }
 }
 
@@ -102,6 +134,7 @@ impl Check {
         self.backoff(at, &child.backoff);
         match &child.work {
             Work::Supervisor(spec) => self.supervisor(at, spec),
+            Work::Pool(pool) => self.pool(at, child, pool),
             Work::Process(spec) => {
                 self.members += 1;
                 self.process(at, spec);
@@ -113,7 +146,80 @@ impl Check {
         }
     }
 
+    fn pool(&mut self, at: &Path, child: &ChildSpec, pool: &Pool) {
+        self.members += 1 + usize::try_from(pool.count).unwrap_or(usize::MAX / 2);
+        if pool.count == 0 {
+            self.refuse(at, "count", "a pool has at least 1 worker; `pando stop` stops all of it");
+        }
+        if child.significant {
+            self.refuse(at, "significant", "a pool cannot be significant: it does not end while it has workers");
+        }
+        if at.depth() >= MAX_DEPTH {
+            let what = format!("its workers would be {} levels deep: at most {MAX_DEPTH} are allowed", at.depth() + 1);
+            self.refuse(at, "count", what);
+        }
+        self.intensity(at, pool.intensity);
+        self.process(at, &pool.process);
+        // First the number: a supervisor with as many children as a number of 32 bits can say does not fit into memory.
+        if pool.count as usize <= MAX_MEMBERS
+            && let Intensity::Limited { max_restarts, within } = pool.intensity
+            && let Some(supervisor) = child.as_supervisor()
+            && let Some(most) = budget::most_crashes(max_restarts, within, &supervisor.children)
+        {
+            self.refuse_budget(at, max_restarts, within, most);
+        }
+    }
+
+    fn mailbox(&mut self, at: &Path, mailbox: &MailboxSpec, spec: &ProcessSpec) {
+        let MailboxSpec {
+            max_attempts,
+            retry_delay,
+            handling_timeout,
+            prefetch,
+            max_messages,
+            max_bytes,
+            suspect_after,
+            max_node_losses,
+        } = mailbox;
+        if spec.on_disconnect == OnDisconnect::Keep {
+            let what = "\"keep\" is not possible for a worker: what it holds is handed out again once its node is silent; use \"stop\"";
+            self.refuse(at, "on_disconnect", what);
+        }
+        match max_attempts {
+            Attempts::Unlimited if retry_delay.is_zero() => {
+                let what = "\"unlimited\" without a retry_delay: a message that kills workers would kill one after the other \
+                            without a pause; set retry_delay, such as \"1s\", or a number of attempts";
+                self.refuse(at, "mailbox.max_attempts", what);
+            }
+            Attempts::Limited(most) => self.count(at, "mailbox.max_attempts", *most, 1..=MAX_ATTEMPTS),
+            Attempts::Unlimited => {}
+        }
+        if *retry_delay > MAX_BACKOFF {
+            self.refuse(at, "mailbox.retry_delay", format!("{} is longer than a day (24h)", Written(*retry_delay)));
+        }
+        if handling_timeout.is_zero() {
+            self.refuse(at, "mailbox.handling_timeout", "zero: nothing can be handled in no time");
+        }
+        self.time(at, "mailbox.handling_timeout", *handling_timeout);
+        self.count(at, "mailbox.prefetch", *prefetch, 1..=MAX_PREFETCH);
+        self.count(at, "mailbox.max_messages", *max_messages, 1..=MAX_MESSAGES);
+        if !(1..=MAX_MAIL_BYTES).contains(max_bytes) {
+            self.refuse(at, "mailbox.max_bytes", format!("{max_bytes} B: expected 1B to 512MiB"));
+        }
+        self.count(at, "mailbox.suspect_after", *suspect_after, 1..=MAX_ATTEMPTS);
+        self.count(at, "mailbox.max_node_losses", *max_node_losses, 1..=MAX_ATTEMPTS);
+    }
+
+    fn count(&mut self, at: &Path, key: &str, count: u32, range: std::ops::RangeInclusive<u32>) {
+        if !range.contains(&count) {
+            self.refuse(at, key, format!("{count}: expected {} to {}", range.start(), range.end()));
+        }
+    }
+
     fn process(&mut self, at: &Path, spec: &ProcessSpec) {
+        if let Some(mailbox) = &spec.mailbox {
+            self.mailbox(at, mailbox, spec);
+        }
         self.command(at, "command", &spec.command);
         self.environment(at, spec);
         if spec.cwd.as_deref().is_some_and(leaves_its_folder) {

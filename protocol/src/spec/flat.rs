@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AutoShutdown, Backoff, ChildSpec, Intensity, MAX_MEMBERS, ProcessSpec, Restart, Strategy, SupervisorSpec, TreeSpec,
-    Work,
+    AutoShutdown, Backoff, ChildSpec, Intensity, MAX_MEMBERS, Pool, ProcessSpec, Restart, Strategy, SupervisorSpec,
+    TreeSpec, Work,
 };
 use crate::ids::{ChildId, MAX_DEPTH, TreeName};
 
@@ -41,6 +41,7 @@ struct FlatMember {
 enum FlatWork {
     Process(Arc<ProcessSpec>),
     Supervisor(FlatSupervisor),
+    Pool(Pool),
 }
 
 impl From<TreeSpec> for FlatTree {
@@ -59,6 +60,7 @@ fn flatten(supervisor: SupervisorSpec, depth: u8, members: &mut Vec<FlatMember>)
         members.push(FlatMember { depth, id, restart, backoff, significant, work: placeholder });
         members[at].work = match work {
             Work::Process(spec) => FlatWork::Process(spec),
+            Work::Pool(pool) => FlatWork::Pool(pool),
             // A spec deeper than MAX_DEPTH was never valid; its depth stops counting and the reader refuses it.
             Work::Supervisor(spec) => FlatWork::Supervisor(flatten(spec, depth.saturating_add(1), members)),
         };
@@ -94,6 +96,7 @@ fn nest(supervisor: FlatSupervisor, depth: u8, members: &mut Members) -> Result<
         let FlatMember { depth: _, id, restart, backoff, significant, work } = member;
         let work = match work {
             FlatWork::Process(spec) => Work::Process(spec),
+            FlatWork::Pool(pool) => Work::Pool(pool),
             FlatWork::Supervisor(below) => Work::Supervisor(nest(below, depth + 1, members)?),
         };
         children.push(ChildSpec { id, restart, backoff, significant, work });

@@ -9,7 +9,7 @@ use super::mistake::Finding;
 use super::values::{Fields, Reader};
 use crate::ids::{ChildId, Path, TreeName};
 use crate::spec::{
-    AutoShutdown, Backoff, ChildSpec, Intensity, MAX_FACTOR, MAX_JITTER, MAX_MAX_RESTARTS, Restart, Strategy,
+    AutoShutdown, Backoff, ChildSpec, Intensity, MAX_FACTOR, MAX_JITTER, MAX_MAX_RESTARTS, Pool, Restart, Strategy,
     SupervisorSpec, TreeSpec, Work,
 };
 
@@ -126,7 +126,7 @@ impl Reader<'_> {
         let significant = fields.get("significant").and_then(|node| self.boolean(node));
         let work = match role {
             Role::Root | Role::Supervisor => Work::Supervisor(self.supervisor(fields, &at)),
-            Role::Process => Work::Process(Arc::new(self.process(fields, &at))),
+            Role::Process => self.process_or_pool(fields, &at),
             Role::Undecided => self.undecided(fields, &at),
         };
         ChildSpec {
@@ -187,6 +187,15 @@ impl Reader<'_> {
             Some(_) => Work::Supervisor(supervisor),
             None => Work::Process(Arc::new(process)),
         }
+    }
+
+    fn process_or_pool(&mut self, fields: Fields<'_>, at: &Path) -> Work {
+        let mut process = self.process(fields, at);
+        let Some(count) = fields.get("count") else { return Work::Process(Arc::new(process)) };
+        // Read whatever it is, so that what else is wrong is said with it; out of bounds is refused with the whole.
+        let count = self.integer::<u32>(count, 0..=i128::from(u32::MAX)).unwrap_or(1);
+        let intensity = process.intensity.take().unwrap_or_default();
+        Work::Pool(Pool { count, intensity, process: Arc::new(process) })
     }
 
     fn intensity(&mut self, node: &Node, at: &Path) -> Option<Intensity> {

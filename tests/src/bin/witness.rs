@@ -3,11 +3,14 @@
 //! `witness FILE [--helper] [--store HOST:PORT] [--as ROLE] [--stop-takes MS]`: appends `incarnation role milliseconds` to FILE every 20 ms.
 //! With `--helper` it starts a helper in a session of its own, which does the same. With `--store` it writes its incarnation to
 //! the store too, as often as that answers. It ends only when it is killed, or, with `--stop-takes`, with exit code 143 so long
-//! after SIGTERM, which it writes down too, under the role `told`.
+//! after SIGTERM, which it writes down too, under the role `told`. Where its spec waits for its word, it says ready after its first
+//! beat: without that, "started" is all that is known, and a process that starts on it may write before this one does.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr as SocketName, UnixDatagram};
 use std::process::Command;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -37,10 +40,23 @@ fn main() {
         std::thread::spawn(move || end_when_told(takes, &incarnation, beats, is_ready));
         ready.recv().expect("a thread that waits for SIGTERM");
     }
-    loop {
-        beat(&mut beats, &incarnation, role);
-        std::thread::sleep(BEAT);
+    beat(&mut beats, &incarnation, role);
+    if role == "main" {
+        say_ready();
     }
+    loop {
+        std::thread::sleep(BEAT);
+        beat(&mut beats, &incarnation, role);
+    }
+}
+
+/// Says ready, where somebody asked for that.
+fn say_ready() {
+    let Ok(name) = std::env::var("NOTIFY_SOCKET") else { return };
+    let name = name.strip_prefix('@').expect("a name without a file");
+    let socket = UnixDatagram::unbound().expect("a socket");
+    let address = SocketName::from_abstract_name(name).expect("a name of a socket");
+    socket.send_to_addr(b"READY=1\n", &address).expect("a node that listens");
 }
 
 /// One write for each line, so that lines of several writers never mix.

@@ -24,14 +24,18 @@ pub struct NodeProcess {
     prefix: Vec<String>,
     http: Option<String>,
     program: Option<PathBuf>,
+    logs: &'static str,
     child: Option<Child>,
 }
+
+/// What a node of a test logs unless `PANDO_LOG` says otherwise.
+pub(super) const LOGS: &str = "info,pando_node=debug,openraft=error";
 
 impl NodeProcess {
     /// A node that is not started yet. Its identity lies in `home/identity`.
     pub fn new(name: NodeName, home: PathBuf, address: String, voters: &str, flags: Vec<String>) -> Self {
         let (listens, voters, prefix) = (address.clone(), voters.to_owned(), Vec::new());
-        Self { name, home, address, listens, voters, flags, prefix, http: None, program: None, child: None }
+        Self { name, home, address, listens, voters, flags, prefix, http: None, program: None, logs: LOGS, child: None }
     }
 
     /// Its name.
@@ -67,6 +71,18 @@ impl NodeProcess {
     /// Runs this build of `pando-node` from its next start on.
     pub fn set_program(&mut self, program: PathBuf) {
         self.program = Some(program);
+    }
+
+    /// Logs this from its next start on, unless `PANDO_LOG` says otherwise.
+    pub fn set_logs(&mut self, logs: &'static str) {
+        self.logs = logs;
+    }
+
+    /// Runs with this flag too from its next start on.
+    pub fn set_flag(&mut self, flag: &str) {
+        if !self.flags.iter().any(|known| known == flag) {
+            self.flags.push(flag.to_owned());
+        }
     }
 
     /// Serves health and metrics at this address from its next start on.
@@ -112,10 +128,7 @@ impl NodeProcess {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.log()).expect("the log of a node");
         let child = Command::new(&command[0])
             .args(&command[1..])
-            .env(
-                "PANDO_LOG",
-                std::env::var("PANDO_LOG").unwrap_or_else(|_| "info,pando_node=debug,openraft=error".into()),
-            )
+            .env("PANDO_LOG", std::env::var("PANDO_LOG").unwrap_or_else(|_| self.logs.into()))
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a descriptor"))
             .stderr(log)
@@ -205,9 +218,10 @@ impl NodeProcess {
         fs::read_to_string(file).ok().map(|mark| mark.trim().to_owned())
     }
 
-    /// The last lines of its log.
+    /// The last lines of its log; none where a test put something else in its place, which may have no end (`/dev/full`).
     pub fn log_tail(&self, lines: usize) -> String {
-        let text = fs::read_to_string(self.log()).unwrap_or_default();
+        let is_file = fs::metadata(self.log()).is_ok_and(|log| log.is_file());
+        let text = if is_file { fs::read_to_string(self.log()).unwrap_or_default() } else { String::new() };
         let all: Vec<&str> = text.lines().collect();
         all[all.len().saturating_sub(lines)..].join("\n")
     }

@@ -28,6 +28,8 @@ pub struct Generator {
     is_wide: bool,
     /// Every run ends because its reaper is killed: the endings that nobody pays for, again and again.
     reapers_die: bool,
+    /// Nodes are drained all the time and have no room to spare: moves wait, and what crashes goes back.
+    is_tight: bool,
     specs: BTreeMap<&'static str, TreeSpec>,
     writes: Vec<Write>,
     requests: Vec<SessionRequest>,
@@ -66,9 +68,11 @@ impl Generator {
         let mut dice = Dice::new(seed);
         let is_wide = dice.once_in(25);
         let reapers_die = dice.once_in(25);
+        let is_tight = seed % 5 == 4; // No die is thrown for it, so that other seeds tell what they told before.
         let mut sim = Sim::default();
         for n in 1..=2 + dice.below(4) {
-            let slots = if is_wide { 200 } else { 2 + u32::try_from(dice.below(6)).unwrap_or(0) };
+            let slots =
+                if is_wide { 200 } else { 2 + u32::try_from(dice.below(if is_tight { 3 } else { 6 })).unwrap_or(0) };
             let labels: Vec<&str> = LABELS.into_iter().filter(|_| dice.once_in(2)).collect();
             let runner = Runner::new(&format!("n{n}"), slots, &labels);
             sim.runners.insert(runner.name.clone(), runner);
@@ -79,6 +83,7 @@ impl Generator {
             dice,
             is_wide,
             reapers_die,
+            is_tight,
             specs,
             writes: Vec::new(),
             requests: Vec::new(),
@@ -100,6 +105,7 @@ impl Generator {
             12..34 => self.tell(),
             34..52 => self.start_one(),
             52..60 => self.ready_one(),
+            60..68 if self.is_tight && self.dice.once_in(3) => self.drain_one(),
             60..68 => self.end_one(),
             68..74 => self.stop_one(),
             74..83 => self.pass_time(),
@@ -188,7 +194,11 @@ impl Generator {
     }
 
     fn end_one(&mut self) -> Result<(), String> {
-        let beside = if self.dice.once_in(3) { self.run_beside_a_restart() } else { None };
+        let beside = match self.dice.below(3) {
+            0 => self.run_beside_a_restart(),
+            1 if self.is_tight => self.run_on_a_drained_node(),
+            _ => None,
+        };
         let Some((node, incarnation)) = beside.or_else(|| self.run_in(Local::Running)) else { return self.look() };
         let how = match self.dice.below(12) {
             _ if self.reapers_die => ExitHow::ReaperLost,
@@ -213,7 +223,21 @@ impl Generator {
             !taken.is_empty() && taken.iter().all(|id| id.as_str() != path.name())
         });
         let runs = beside.filter_map(|path| cluster.run(path));
-        let runs: Vec<_> = runs.map(|run| (run.node.clone(), run.incarnation)).collect();
+        let runs = runs.map(|run| (run.node.clone(), run.incarnation)).collect();
+        self.one_that_runs(runs)
+    }
+
+    /// A run that waits for room to leave.
+    fn run_on_a_drained_node(&mut self) -> Option<(NodeName, Incarnation)> {
+        let cluster = &self.sim.cluster;
+        let is_drained = |node: &NodeName| cluster.nodes.get(node).is_some_and(|node| node.drained);
+        let runs = cluster.members.keys().filter_map(|path| cluster.run(path));
+        let runs = runs.filter(|run| run.stopping.is_none() && is_drained(&run.node));
+        let runs = runs.map(|run| (run.node.clone(), run.incarnation)).collect();
+        self.one_that_runs(runs)
+    }
+
+    fn one_that_runs(&mut self, runs: Vec<(NodeName, Incarnation)>) -> Option<(NodeName, Incarnation)> {
         let is_running = |(node, incarnation): &(NodeName, Incarnation)| {
             let runner = self.sim.runners.get(node).filter(|runner| runner.session.is_some());
             runner.is_some_and(|runner| runner.in_state(Local::Running).contains(incarnation))
@@ -270,6 +294,19 @@ impl Generator {
             Change::RemoveDeadNode(node) => self.sim.remove_dead(&node, write)?,
             _ => self.sim.step(Command::Write(write))?,
         };
+        Ok(())
+    }
+
+    /// One or two nodes are drained at once, or one of them is given work again.
+    fn drain_one(&mut self) -> Result<(), String> {
+        for _ in 0..1 + self.dice.below(2) {
+            let node = self.node();
+            let is_drained = self.sim.cluster.nodes.get(&node).is_some_and(|node| node.drained);
+            let change = if is_drained { Change::Undrain(node) } else { Change::Drain(node) };
+            let write = self.sim.write(1, change);
+            self.writes.push(write.clone());
+            self.sim.step(Command::Write(write))?;
+        }
         Ok(())
     }
 
@@ -392,7 +429,7 @@ impl Generator {
                     out_of_memory: pando_protocol::cause::OutOfMemory::No,
                     stderr: None,
                 };
-                Observation::Exited { path, incarnation, exit }
+                Observation::Exited { path, incarnation, exit, started: Vec::new() }
             }
         };
         match self.dice.below(3) {

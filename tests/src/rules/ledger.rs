@@ -13,7 +13,7 @@ use pando_supervision::cluster::{
 };
 use pando_supervision::{Applied, Command, Done, EventKind};
 
-use super::payers::{Expected, Payers, Step};
+use super::payers::{Expected, Payers, Step, late_charges};
 
 /// What every budget has paid for, and how far every backoff is.
 #[derive(Debug, Clone, Default)]
@@ -140,7 +140,7 @@ impl Ledger {
             let by_rule = expected.is_some_and(|expected| expected.escalates && expected.path == *path);
             match self.pay(step, path, by_rule) {
                 Some(owner) => _ = escalates.insert(owner),
-                None if started(applied, path) => {}
+                None if started(applied, path) || late_charges(step, path) > 0 => {}
                 None => self.is_delayed(step, path)?,
             }
         }
@@ -207,9 +207,9 @@ impl Ledger {
         let n = self.delays.entry(path.clone()).or_default();
         let (shortest, longest) = (old.backoff.shortest(*n), old.backoff.longest(*n));
         *n += 1;
-        // A group waits for the longest delay of those that ended.
-        let longest =
-            group_starts(step.before, path).map_or(longest, |until| longest.max(until.saturating_sub(step.now())));
+        // A group waits for the longest delay of those that ended, and of those that it takes down while they wait.
+        let until = group_starts(step.before, path).into_iter().chain(delays_in_its_group(step.before, path)).max();
+        let longest = until.map_or(longest, |until| longest.max(until.saturating_sub(step.now())));
         if wait < shortest || wait > longest {
             return Err(format!("delay {n} of {path} is {wait:?}, expected {shortest:?} to {longest:?}"));
         }
@@ -249,7 +249,8 @@ fn endings_are_recorded_once(step: Step<'_>, applied: &Applied) -> Result<(), St
         };
         let told = applied.events.iter().filter(is_exit).count() as u64;
         let recorded = endings(member) + forgotten(old, member) - endings(old);
-        if matches!(member.body, Body::Process(_)) && told != recorded {
+        let late = recorded.saturating_sub(told);
+        if matches!(member.body, Body::Process(_)) && (told > recorded || late > late_charges(step, path) as u64) {
             return Err(format!("every ending has one record: {path} ended {told} times, {recorded} are recorded"));
         }
         let Some(newest) = member.history.last().filter(|_| recorded > 0) else { continue };
@@ -283,7 +284,10 @@ fn charged(step: Step<'_>) -> Vec<Path> {
 }
 
 fn only_the_expected_is_charged(step: Step<'_>, charged: &[Path], expected: Option<&Expected>) -> Result<(), String> {
-    let processes: Vec<&Path> = charged.iter().filter(|path| step.after.process(path).is_some()).collect();
+    let is_told = |path: &Path| expected.is_some_and(|expected| expected.charged && expected.path == *path);
+    let of_process =
+        |path: &&Path| step.after.process(path).is_some() && (is_told(path) || late_charges(step, path) == 0);
+    let processes: Vec<&Path> = charged.iter().filter(of_process).collect();
     let due: Vec<&Path> = expected.iter().filter(|expected| expected.charged).map(|expected| &expected.path).collect();
     if processes != due {
         let newest = step.meant().and_then(|(path, _)| step.after.member(path)?.history.last().cloned());
@@ -301,8 +305,10 @@ fn only_the_expected_is_charged(step: Step<'_>, charged: &[Path], expected: Opti
 fn words_about_no_run_change_nothing(step: Step<'_>, expected: Option<&Expected>) -> Result<(), String> {
     let Some(word) = step.word() else { return Ok(()) };
     let about = match word {
-        Observation::Leaving | Observation::Left | Observation::Kept { .. } => return Ok(()),
-        Observation::Started { path, .. } | Observation::Ready { path, .. } => (path, false),
+        Observation::Leaving | Observation::Left | Observation::Kept { .. } | Observation::Settled(_) => return Ok(()),
+        Observation::Started { path, .. } | Observation::Ready { path, .. } | Observation::WorkerReady { path, .. } => {
+            (path, false)
+        }
         Observation::Exited { path, .. } | Observation::NeverStarted { path, .. } => (path, true),
     };
     let meant = step.meant();
@@ -329,6 +335,22 @@ fn started(applied: &Applied, path: &Path) -> bool {
     let above = path.parent();
     let starts = applied.events.iter().filter(|event| event.kind == EventKind::SupervisorStarted);
     starts.filter_map(|event| event.path.as_ref()).any(|at| at == path || Some(at) == above.as_ref())
+}
+
+/// When those are to start that wait in the group of a member, or deeper below it.
+fn delays_in_its_group(cluster: &Cluster, path: &Path) -> Vec<Duration> {
+    let group = path.parent().filter(|at| cluster.supervisor(at).is_some_and(|above| above.strategy.is_group()));
+    let below = group.map_or_else(Vec::new, |group| cluster.walk(&group));
+    let until = |below: &Path| {
+        let phase = cluster.supervisor(below).map(|supervisor| &supervisor.phase);
+        match (cluster.pending_at(below), phase) {
+            (Some(pending), _) => Some(pending.not_before),
+            (None, Some(SupervisorPhase::Delayed { until })) => Some(*until),
+            (None, Some(SupervisorPhase::Up { group: Group::TakingDown { not_before, .. }, .. })) => Some(*not_before),
+            (None, Some(_) | None) => None,
+        }
+    };
+    below.iter().filter_map(until).collect()
 }
 
 /// When the next generation of the group of a member may start, where one waits for that.

@@ -41,8 +41,11 @@ impl<'a> Step<'a> {
             Observation::Started { path, incarnation, .. }
             | Observation::Ready { path, incarnation }
             | Observation::Exited { path, incarnation, .. }
-            | Observation::NeverStarted { path, incarnation } => (path, *incarnation),
-            Observation::Leaving | Observation::Left | Observation::Kept { .. } => return None,
+            | Observation::NeverStarted { path, incarnation }
+            | Observation::WorkerReady { path, incarnation, .. } => (path, *incarnation),
+            Observation::Leaving | Observation::Left | Observation::Kept { .. } | Observation::Settled(_) => {
+                return None;
+            }
         };
         let run = self.before.run(path)?;
         let is_meant = run.incarnation == incarnation && run.node == *node && run.session == *session;
@@ -86,12 +89,21 @@ impl Payers {
             }
             Observation::NeverStarted { .. } => run.stopping.is_some().then_some(free),
             Observation::Exited { .. } if is_leaving(step) => Some(free),
+            Observation::Exited { exit, started, .. } if message_pays(step, path, run, started) => {
+                let escalates = rule(exit, &step.before.process(path)?.spec) == Some(ExitAction::Escalate);
+                Some(Expected { charged: escalates, escalates, ..free })
+            }
             Observation::Exited { exit, .. } => {
                 let charged = self.charged(step, path, run, exit);
                 let escalates = charged && rule(exit, &step.before.process(path)?.spec) == Some(ExitAction::Escalate);
                 Some(Expected { charged, escalates, ..free })
             }
-            Observation::Ready { .. } | Observation::Leaving | Observation::Left | Observation::Kept { .. } => None,
+            Observation::Ready { .. }
+            | Observation::Leaving
+            | Observation::Left
+            | Observation::Kept { .. }
+            | Observation::WorkerReady { .. }
+            | Observation::Settled(_) => None,
         }
     }
 
@@ -119,7 +131,9 @@ impl Payers {
             ExitHow::ReaperLost => self.fourth_unpaid(path),
             ExitHow::StartFailed(_) if member.restart == Restart::Temporary => return false,
             ExitHow::StartFailed(_) => self.refused_enough(step.before, path, run, &process.spec),
-            ExitHow::Unready(_) => return member.restart != Restart::Temporary && self.paid(path),
+            ExitHow::Unready(_) | ExitHow::Hung(_) | ExitHow::Idle(_) | ExitHow::Misbehaved(_) => {
+                return member.restart != Restart::Temporary && self.paid(path);
+            }
             ExitHow::Code(_) | ExitHow::Signal(_) => {
                 return by_itself(exit, &process.spec, member.restart) && self.paid(path);
             }
@@ -140,7 +154,12 @@ impl Payers {
         let charged = match &exit.how {
             ExitHow::ReaperLost => self.fourth_unpaid(path),
             ExitHow::StartFailed(_) => self.refused_enough(cluster, path, run, &process.spec),
-            ExitHow::Unready(_) | ExitHow::Code(_) | ExitHow::Signal(_) => return,
+            ExitHow::Unready(_)
+            | ExitHow::Code(_)
+            | ExitHow::Signal(_)
+            | ExitHow::Hung(_)
+            | ExitHow::Idle(_)
+            | ExitHow::Misbehaved(_) => return,
         };
         if !charged {
             *self.unpaid.entry(path.clone()).or_default() += 1;
@@ -177,6 +196,25 @@ impl Payers {
         });
         refused.len() >= 2 || !another || self.fourth_unpaid(path)
     }
+}
+
+/// Whether messages that a worker had started pay for its ending, or are tried alone first.
+fn message_pays(step: Step<'_>, path: &Path, run: &Run, started: &[u64]) -> bool {
+    let hands = step.before.session(&run.node, run.session).map(|session| &session.hands);
+    let held = |hand: &&u64| hands.and_then(|hands| hands.get(*hand)).is_some_and(|held| held.worker == *path);
+    let mailbox = step.before.mailbox_of(path).and_then(|at| step.before.mailbox(&at));
+    let is_sick = mailbox.and_then(|mailbox| mailbox.workers.get(path)).is_some_and(|worker| worker.sick);
+    let accused = started.iter().filter(held).count();
+    run.stopping.is_none() && (accused > 1 || (accused == 1 && !is_sick))
+}
+
+/// Crashes of a worker that are charged late: none of the messages that were accused of them did it.
+pub fn late_charges(step: Step<'_>, path: &Path) -> usize {
+    let open = |cluster: &Cluster| {
+        let accusations = cluster.mail.values().flat_map(|mailbox| mailbox.accusations.values());
+        accusations.filter(|accusation| accusation.worker == *path).count()
+    };
+    open(step.before).saturating_sub(open(step.after))
 }
 
 /// Whether the node that speaks has said that it goes: whatever ends there from then on ends for that.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pando_protocol::ids::{NodeName, Path};
 use pando_protocol::message::{Change, DifferenceKind};
-use pando_supervision::cluster::{Cluster, Group, Node, Pending, ProcessPhase, Run, Stage, StopReason};
+use pando_supervision::cluster::{Cluster, DownReason, Group, Node, Pending, ProcessPhase, Run, Stage, StopReason};
 use pando_supervision::{Applied, Command, Done, Event, EventKind};
 
 use super::payers::Step;
@@ -32,8 +32,17 @@ fn the_best_node_is_chosen(step: Step<'_>) -> Result<(), String> {
     let best = fitting.min_by_key(|(name, node)| rank(step.after, path, run, name, node));
     match best {
         Some((name, _)) if *name == run.node => Ok(()),
+        None if goes_back(step, path, run) => Ok(()),
         best => Err(format!("placement takes the best node: {path} went to {}, best is {best:?}", run.node)),
     }
+}
+
+/// Whether a child that ran on a drained node starts there again.
+fn goes_back(step: Step<'_>, path: &Path, run: &Run) -> bool {
+    let ran_there = step.before.run(path).is_some_and(|old| old.node == run.node);
+    let place = step.before.process(path).and_then(|process| process.place.as_ref());
+    let is_drained = step.after.nodes.get(&run.node).is_some_and(|node| node.drained);
+    is_drained && (ran_there || place.is_some_and(|place| place.node == run.node))
 }
 
 /// Whether the place of a child was chosen together with those of others, or before this step.
@@ -122,8 +131,9 @@ fn started_anew(applied: &Applied, path: &Path) -> bool {
     applied.events.iter().any(is_start)
 }
 
-/// Of the children of one loss, fifty may start at once; the rest keep 20 ms between each other. Those of a supervisor that
-/// starts in the same step start for that reason.
+/// Of the children of one loss, fifty may start at once; the rest keep 20 ms between each other. What a group takes down starts with
+/// it: at once, or once the longest of the delays of all of it is over. Those of a supervisor that starts in the same step start
+/// for that reason.
 fn starts_after_a_loss_are_braked(step: Step<'_>, applied: &Applied) -> Result<(), String> {
     const FREE: usize = 50;
     if matches!(step.command, Command::Write(_) | Command::Tick) {
@@ -131,17 +141,18 @@ fn starts_after_a_loss_are_braked(step: Step<'_>, applied: &Applied) -> Result<(
     }
     let lost = step.before.members.keys().filter(|path| step.before.run(path).is_some_and(|run| run.delay.is_zero()));
     let (mut free, mut held) = (0, Vec::new());
-    // What a group restart had taken down waits for the one delay that all of it shares.
-    let was_taken_down = |path: &Path| {
-        let above = path.parent().and_then(|parent| step.before.supervisor(&parent));
-        above.is_some_and(|above| !above.taken_down().is_empty())
-    };
-    for path in lost.filter(|path| !started_anew(applied, path) && !was_taken_down(path)) {
+    for path in lost.filter(|path| !started_anew(applied, path)) {
         let (old, process) = (step.before.run(path), step.after.process(path));
         match process.map(|process| &process.phase) {
-            Some(ProcessPhase::Pending(pending)) if pending.not_before > step.now() => held.push(pending.not_before),
+            // Where a group was taken down that is one no more, all of it waits for one delay.
+            Some(ProcessPhase::Pending(pending)) if pending.not_before > step.now() => {
+                if !is_taken_down(step.before, path) {
+                    held.push(pending.not_before);
+                }
+            }
             Some(ProcessPhase::Pending(_)) => free += 1,
             Some(ProcessPhase::Assigned(new)) if old.is_some_and(|old| old.incarnation != new.incarnation) => free += 1,
+            Some(ProcessPhase::Down(DownReason::Supervisor)) if starts_with_its_group(step, path) => free += 1,
             Some(ProcessPhase::Assigned(_) | ProcessPhase::Down(_)) | None => {}
         }
     }
@@ -153,6 +164,25 @@ fn starts_after_a_loss_are_braked(step: Step<'_>, applied: &Applied) -> Result<(
         Some(pair) => Err(format!("a loss is braked: two start within {:?}", pair[1] - pair[0])),
         None => Ok(()),
     }
+}
+
+fn is_taken_down(cluster: &Cluster, path: &Path) -> bool {
+    let above = path.parent().and_then(|parent| cluster.supervisor(&parent));
+    above.is_some_and(|above| !above.taken_down().is_empty())
+}
+
+/// Whether a child is down until a group above it starts, and that waits for no delay.
+fn starts_with_its_group(step: Step<'_>, path: &Path) -> bool {
+    let mut all = std::iter::successors(Some(path.clone()), Path::parent);
+    if all.any(|at| step.after.member(&at).is_none_or(|member| member.held || member.removed)) {
+        return false;
+    }
+    let above = std::iter::successors(path.parent(), Path::parent);
+    let mut groups = above.filter_map(|above| step.after.supervisor(&above)?.group());
+    groups.find(|group| **group != Group::Settled).is_some_and(|group| match group {
+        Group::TakingDown { not_before, .. } | Group::Pending(Pending { not_before, .. }) => *not_before <= step.now(),
+        Group::Starting | Group::Settled => true,
+    })
 }
 
 /// A spec stops only the runs of processes that it changes or leaves out.

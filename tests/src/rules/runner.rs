@@ -124,8 +124,9 @@ impl Runner {
             Observation::Started { incarnation, .. }
             | Observation::Ready { incarnation, .. }
             | Observation::Exited { incarnation, .. }
-            | Observation::NeverStarted { incarnation, .. } => Some(*incarnation),
-            Observation::Leaving | Observation::Left | Observation::Kept { .. } => None,
+            | Observation::NeverStarted { incarnation, .. }
+            | Observation::WorkerReady { incarnation, .. } => Some(*incarnation),
+            Observation::Leaving | Observation::Left | Observation::Kept { .. } | Observation::Settled(_) => None,
         };
         let untold: BTreeSet<Incarnation> = self.outbox.iter().filter_map(|(_, word)| about(word)).collect();
         self.runs.retain(|incarnation, run| {
@@ -293,7 +294,14 @@ impl Runner {
         let path = run.path.clone();
         copies.end(&path, incarnation);
         self.exits.insert(incarnation, now);
-        self.say(Observation::Exited { path, incarnation, exit });
+        self.say(Observation::Exited { path, incarnation, exit, started: Vec::new() });
+    }
+
+    /// Says in its newest word, that of an ending, which hands the worker had started.
+    pub fn accuse(&mut self, hands: Vec<u64>) {
+        if let Some((_, Observation::Exited { started, .. })) = self.outbox.back_mut() {
+            *started = hands;
+        }
     }
 
     /// Puts a word into the outbox.

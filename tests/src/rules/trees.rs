@@ -29,10 +29,25 @@ pub fn draw(dice: &mut Dice, name: &str) -> TreeSpec {
     tree(name, |_| {}, vec![permanent("a"), permanent("b")])
 }
 
-/// A tree with more children on one level than may start at once after a loss.
+/// A tree with more children on one level than may start at once after a loss: below its root, or in a pool beside another child.
 pub fn draw_wide(dice: &mut Dice, name: &str) -> TreeSpec {
     let count = 55 + dice.below(20);
-    tree(name, |root| root.intensity = Intensity::Unlimited, (0..count).map(|n| permanent(&format!("w{n}"))).collect())
+    let strategy = |roll: usize| match roll % 4 {
+        0 => Strategy::OneForAll,
+        1 => Strategy::RestForOne,
+        _ => Strategy::OneForOne,
+    };
+    // No die is thrown for these, so that other draws stay what they were.
+    let (outer, inner) = (strategy(count), strategy(count / 4));
+    let wide = |root: &mut SupervisorSpec, strategy| (root.intensity, root.strategy) = (Intensity::Unlimited, strategy);
+    let children = (0..count).map(|n| permanent(&format!("w{n}"))).collect();
+    match count % 3 {
+        0 => {
+            let pool = nested("pool", |_, pool| wide(pool, inner), children);
+            tree(name, |root| wide(root, outer), vec![permanent("a"), pool])
+        }
+        _ => tree(name, |root| wide(root, outer), children),
+    }
 }
 
 /// A tree like this one with one thing changed; the same where the change would not pass.
@@ -67,7 +82,7 @@ fn match_colocation(supervisor: &mut SupervisorSpec, together: bool) {
         match &mut child.work {
             Work::Supervisor(below) => match_colocation(below, together),
             Work::Process(process) if together => Arc::make_mut(process).place.spread = None,
-            Work::Process(_) => {}
+            Work::Process(_) | Work::Pool(_) => {}
         }
     }
 }
@@ -79,7 +94,7 @@ fn match_keep(supervisor: &mut SupervisorSpec, together: bool) {
         match &mut child.work {
             Work::Supervisor(below) => match_keep(below, together),
             Work::Process(process) if together => Arc::make_mut(process).on_disconnect = OnDisconnect::Stop,
-            Work::Process(_) => {}
+            Work::Process(_) | Work::Pool(_) => {}
         }
     }
 }
@@ -196,6 +211,7 @@ fn vary_supervisor(dice: &mut Dice, spec: &mut SupervisorSpec, depth: usize) {
                 edit_process(dice, process);
                 process.shutdown = Shutdown::Grace(Duration::from_secs(1 + dice.below(5) as u64));
             }
+            Work::Pool(_) => {}
         },
     }
 }

@@ -12,9 +12,15 @@ use pando_supervision::cluster::{
     Body, ClientRecord, DownReason, Group, Head, HistoryEntry, Member, Node, Pending, Place, Process, ProcessPhase,
     Refusal, Run, Session, Stage, StopReason, Supervisor, SupervisorPhase, Then,
 };
-use pando_supervision::parts::Part;
+use pando_supervision::parts::{Part, from_parts};
 use pando_supervision::restarts::{Crash, Rate, Window};
 use pando_supervision::{Event, EventKind};
+
+#[path = "state/mail.rs"]
+mod mail;
+
+use mail::held;
+pub use mail::whole as whole_mailbox;
 
 /// In the order in which a state comes apart, with a path, number or name of its own for each.
 pub fn parts() -> Vec<Part> {
@@ -26,13 +32,37 @@ pub fn parts() -> Vec<Part> {
         process_phases().into_iter().map(|phase| member(Body::Process(process(phase)))).collect();
     members.extend(supervisor_phases().into_iter().map(|phase| member(Body::Supervisor(supervisor(phase)))));
     vary(&mut members);
-    parts.extend((10..).zip(members).map(|(number, member)| Part::Member(path(number), Arc::new(member))));
-    parts.extend(nodes().into_iter().map(|(name, node)| Part::Node(name, Arc::new(node))));
+    for (number, member) in (10..).zip(members) {
+        parts.push(Part::Member(path(number), Arc::new(member)));
+        parts.push(Part::Ended(path(number), Arc::new(history())));
+        parts.push(Part::Crash(path(number), crash()));
+    }
+    for (name, node) in nodes() {
+        let session = SessionId(3);
+        parts.push(Part::Node(name.clone(), Arc::new(node)));
+        parts.push(Part::Assigned(name.clone(), session, path(10)));
+        parts.push(Part::RoomKept(name.clone(), session, path(11)));
+        parts.push(Part::Hand(name, session, 300, held()));
+    }
     parts.push(Part::Pending(8, path(10)));
     parts.push(Part::Timer(Duration::from_millis(1_234), path(11)));
     parts.extend(events().into_iter().map(|event| Part::Event(Arc::new(event))));
     parts.push(Part::Client(ClientId(u128::MAX / 3), Arc::new(client())));
+    parts.extend(mail::parts());
     parts
+}
+
+/// A supervisor, a process and a node with all that stands in them, as no part of a snapshot has it: what is in their fields
+/// keeps its form all the same.
+pub fn whole_members() -> Vec<Member> {
+    let state = from_parts(parts()).unwrap();
+    [10, 25].map(|number| state.member(&path(number)).unwrap().clone()).to_vec()
+}
+
+/// See [`whole_members`].
+pub fn whole_node() -> Node {
+    let state = from_parts(parts()).unwrap();
+    state.nodes[&super::node()].as_ref().clone()
 }
 
 fn head() -> Head {
@@ -44,6 +74,7 @@ fn head() -> Head {
         next_event: 70_000,
         next_order: 9,
         brake: Duration::from_secs(1),
+        mail_bytes: 70_000,
     }
 }
 
@@ -81,7 +112,7 @@ fn member(body: Body) -> Member {
         unpaid: 3,
         restarts: classes().into_iter().zip(1..).collect(),
         rate,
-        history: vec![Arc::new(history())],
+        history: Vec::new(),
         node_losses: BTreeMap::from([(super::node(), 2)]),
         endings: BTreeMap::from([(CauseClass::Normal, 7)]),
         body,
@@ -116,14 +147,14 @@ fn history() -> HistoryEntry {
 }
 
 fn chain() -> Arc<CauseChain> {
-    Arc::new(CauseChain::of(super::cause()).below(super::cause()))
+    Arc::new(CauseChain::of(super::rows::cause()).below(super::rows::cause()))
 }
 
 fn process(phase: ProcessPhase) -> Process {
     let refusal = Refusal { count: 2, at: Duration::from_secs(3), why: "no such program".into() };
     Process {
-        spec: Arc::new(super::processes().remove(1)),
-        window: window(),
+        spec: Arc::new(super::specs::processes().remove(1)),
+        window: Window::default(),
         refusals: BTreeMap::from([(super::node(), refusal)]),
         refused_by: BTreeSet::from([super::node()]),
         place: Some(Place { node: super::node(), session: SessionId(3), slots: 2 }),
@@ -131,8 +162,8 @@ fn process(phase: ProcessPhase) -> Process {
     }
 }
 
-fn window() -> Window {
-    Window { crashes: [Crash { at: Duration::from_secs(9), child: path(10), cause: chain() }].into() }
+fn crash() -> Crash {
+    Crash { at: Duration::from_secs(9), child: path(10), cause: chain() }
 }
 
 fn downs() -> [DownReason; 4] {
@@ -181,8 +212,9 @@ fn supervisor(phase: SupervisorPhase) -> Supervisor {
         intensity: Intensity::default(),
         auto_shutdown: AutoShutdown::Never,
         colocate: true,
+        is_pool: true,
         children: vec![child(), "load".parse().unwrap()],
-        window: window(),
+        window: Window::default(),
         phase,
     }
 }
@@ -210,11 +242,13 @@ fn nodes() -> Vec<(NodeName, Node)> {
         since: Duration::from_secs(1),
         observed: 300,
         leaving: true,
-        assigned: BTreeSet::from([path(10)]),
-        kept: BTreeSet::from([path(11)]),
+        assigned: BTreeSet::new(),
+        kept: BTreeSet::new(),
         used: 3,
         revision: 12,
         silent: true,
+        hands: Default::default(),
+        last_hand: 300,
     };
     let node = |role| Node {
         address: "n1:7400".into(),
@@ -248,6 +282,7 @@ fn client() -> ClientRecord {
         heard: Duration::from_secs(7),
         forgotten_below: 299,
         replies: (300..).zip(super::outcomes()).collect(),
+        bytes: 1_234,
     }
 }
 

@@ -251,6 +251,7 @@ mod tests {
     // One test for the whole life: adopted orphans belong to the process, and all tests share one.
     #[tokio::test]
     async fn a_killed_node_is_told_and_started_again_and_stopping_leaves_no_process() {
+        let _alone = orphans::OWN_CHILDREN.lock().await;
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("grove");
         let wanted = Wanted { nodes: Some(2), voters: None };

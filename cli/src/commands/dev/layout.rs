@@ -83,7 +83,8 @@ impl Layout {
         let there = layout.nodes.len();
         let voters = if is_new { voters_for(wanted)? } else { layout.fitting_voters(folder, wanted)? };
         let more = wanted.nodes.unwrap_or(if is_new { DEFAULT_NODES } else { there }) - there;
-        let ports = free_ports(more * 2).context("no free ports on 127.0.0.1").map_err(Failure::failed)?;
+        let taken: Vec<u16> = layout.nodes.iter().flat_map(|node| [node.port, node.http]).collect();
+        let ports = free_ports(more * 2, &taken).context("no free ports on 127.0.0.1").map_err(Failure::failed)?;
         for (offset, pair) in ports.chunks_exact(2).enumerate() {
             let number = there + offset;
             let role = if number < voters { NodeRole::Voter } else { NodeRole::Agent };
@@ -160,20 +161,21 @@ fn voters_for(wanted: Wanted) -> Result<usize, Failure> {
     Ok(voters)
 }
 
-/// Ports that are free for TCP and UDP alike. All are held until all are found, so that none is found twice.
-fn free_ports(count: usize) -> io::Result<Vec<u16>> {
-    let mut held = Vec::new();
-    let mut tries = 0;
-    while held.len() < count {
-        let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        let port = tcp.local_addr()?.port();
-        match UdpSocket::bind((Ipv4Addr::LOCALHOST, port)) {
-            Ok(udp) => held.push((port, tcp, udp)),
-            Err(error) if tries >= MOST_TRIES => return Err(error),
-            Err(_) => tries += 1,
-        }
+/// Ports that are free for TCP and UDP alike. None of those that the kernel lends to whoever connects to something: a node that is
+/// killed could not have its port back while that is lent. `taken` are those of nodes that do not run now.
+fn free_ports(count: usize, taken: &[u16]) -> io::Result<Vec<u16>> {
+    let start = std::process::id() % u32::from(PORTS);
+    let candidates = (0..u32::from(PORTS)).filter_map(|n| u16::try_from((start + n) % u32::from(PORTS)).ok());
+    let free = |port: &u16| !taken.contains(port) && is_free(*port);
+    let found: Vec<u16> = candidates.map(|n| FIRST_PORT + n).filter(free).take(count).collect();
+    if found.len() < count {
+        let last = FIRST_PORT + PORTS - 1;
+        let why = format!(
+            "fewer than {count} of the ports {FIRST_PORT} to {last} of 127.0.0.1 are free: end what holds them"
+        );
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
     }
-    Ok(held.into_iter().map(|(port, _, _)| port).collect())
+    Ok(found)
 }
 
 /// Whether a node could listen there now.
@@ -205,8 +207,10 @@ pub fn identity_folder(folder: &Path, name: &NodeName) -> PathBuf {
 const DEFAULT_NODES: usize = 3;
 /// Values of the label `zone`, so that `spread` has something to spread over.
 const ZONES: [&str; 3] = ["a", "b", "c"];
-/// A port free for TCP and taken for UDP is rare; so many in a row are another problem.
-const MOST_TRIES: usize = 100;
+/// The first port that a node of `pando dev` may get.
+const FIRST_PORT: u16 = 20_000;
+/// How many there are: all below what Linux lends (from 32,768 on, unless it is told otherwise).
+const PORTS: u16 = 12_000;
 
 #[cfg(test)]
 mod tests {

@@ -64,6 +64,10 @@ fn children() -> Vec<Pid> {
     texts.iter().flat_map(|list| list.split_whitespace()).filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
 }
 
+/// Held by every test that starts a process and waits for it: [`reap`] takes note of the end of any.
+#[cfg(test)]
+pub static OWN_CHILDREN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long SIGKILL may take over a whole tree: each level falls to us in turn.

@@ -96,6 +96,7 @@ fn tree_to_try(folder: &Path) -> Result<(PathBuf, TreeSpec), Failure> {
 fn first_process(at: &ids::Path, supervisor: &SupervisorSpec) -> Option<ids::Path> {
     supervisor.children.iter().find_map(|child| match &child.work {
         Work::Process(_) => Some(at.child(&child.id)),
+        Work::Pool(_) => Some(at.child(&child.id).child(&ids::ChildId::index(0))),
         Work::Supervisor(below) => first_process(&at.child(&child.id), below),
     })
 }

@@ -1,5 +1,6 @@
 //! `pando node drain`: moves what runs on a node to others, and waits until it has.
 
+use std::fmt;
 use std::time::Duration;
 
 use clap::Args;
@@ -17,7 +18,8 @@ use crate::{human, output, waiting};
 /// Moves what runs on a node to other nodes, as these have room, and gives it no more work
 ///
 /// Returns when nothing runs there any more and all of it is ready elsewhere. Each child has its new place before it is asked to
-/// stop, so that whoever gives up half-way has lost nothing: `pando node undrain` takes it back. Nobody pays for a move.
+/// stop, so that whoever gives up half-way has lost nothing: `pando node undrain` takes it back. Temporary
+/// children end at once, since they are never started again. Nobody pays for a move.
 #[derive(Debug, Args)]
 pub struct Drain {
     /// The node
@@ -49,30 +51,52 @@ impl Drain {
                 return output::emit(&text);
             }
             let what = format!("{node} to be empty");
-            waiting::until(&what, started, deadline, async || look(connection, &node, &moving).await).await?;
-            output::emit(&format!(
-                "{node} is drained: nothing runs there, and {} moved children are ready\n",
-                moving.len()
-            ))
+            let moved =
+                waiting::until(&what, started, deadline, async || look(connection, &node, &moving).await).await?;
+            output::emit(&format!("{node} is drained: nothing runs there, and {moved}\n"))
         })
         .await
     }
 }
 
-async fn look(connection: &Connection, node: &NodeName, moving: &[Path]) -> Result<Look<()>, Failure> {
+/// What became of the children that were to move.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Moved {
+    ready: usize,
+    /// Those that are not to run: stopped, ended, or of a tree that has failed.
+    down: Vec<Path>,
+}
+
+impl fmt::Display for Moved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 5;
+        write!(f, "{} moved children are ready", self.ready)?;
+        let shown: Vec<String> = self.down.iter().take(SHOWN).map(ToString::to_string).collect();
+        match self.down.len().checked_sub(SHOWN) {
+            _ if shown.is_empty() => Ok(()),
+            None | Some(0) => write!(f, "; ended or stopped, and not to run: {}", shown.join(", ")),
+            Some(more) => write!(f, "; ended or stopped, and not to run: {} and {more} more", shown.join(", ")),
+        }
+    }
+}
+
+async fn look(connection: &Connection, node: &NodeName, moving: &[Path]) -> Result<Look<Moved>, Failure> {
     let nodes = connection.nodes(Freshness::Linearizable).await?;
     if !nodes.view.confirmed {
         return Ok(Look::Unsure(unconfirmed(&nodes.view)));
     }
     let rows = connection.tree(None, Freshness::Linearizable).await?;
+    if !rows.view.confirmed {
+        return Ok(Look::Unsure(unconfirmed(&rows.view)));
+    }
     Ok(judge(node, moving, &nodes.value, &rows.value))
 }
 
-fn judge(node: &NodeName, moving: &[Path], nodes: &[NodeRow], rows: &[TreeRow]) -> Look<()> {
+fn judge(node: &NodeName, moving: &[Path], nodes: &[NodeRow], rows: &[TreeRow]) -> Look<Moved> {
     let there = nodes.iter().find(|row| row.name == *node).map_or(0, |row| row.children);
     let mut missing = rows.iter().filter(|row| row.node.as_ref() == Some(node) || is_under_way(moving, row));
     match missing.next() {
-        None if there == 0 => Look::There(()),
+        None if there == 0 => Look::There(moved(moving, rows)),
         None => Look::NotYet(format!("{there} children still run there")),
         Some(first) => {
             let why = first.waiting.as_deref().unwrap_or("it moves");
@@ -81,8 +105,92 @@ fn judge(node: &NodeName, moving: &[Path], nodes: &[NodeRow], rows: &[TreeRow]) 
     }
 }
 
+/// Those that were deleted meanwhile count as neither.
+fn moved(moving: &[Path], rows: &[TreeRow]) -> Moved {
+    let rows = rows.iter().filter(|row| moving.contains(&row.path));
+    let (ready, down): (Vec<&TreeRow>, Vec<&TreeRow>) = rows.partition(|row| row.state == State::Running);
+    Moved { ready: ready.len(), down: down.into_iter().map(|row| row.path.clone()).collect() }
+}
+
 /// Whether a child that moves is not where it should end up: ready, or down on purpose.
 fn is_under_way(moving: &[Path], row: &TreeRow) -> bool {
     let is_settled = matches!(row.state, State::Running | State::Stopped | State::Finished | State::Failed);
     moving.contains(&row.path) && !is_settled
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pando_protocol::session::NodeRole;
+    use pando_protocol::view::{Kind, NodeState, Verdict};
+
+    fn path(text: &str) -> Path {
+        text.parse().unwrap()
+    }
+
+    fn row(text: &str, state: State, node: Option<&str>) -> TreeRow {
+        TreeRow {
+            path: path(text),
+            kind: Kind::Process,
+            state,
+            verdict: Verdict::Healthy,
+            node: node.map(|node| node.parse().unwrap()),
+            incarnation: None,
+            pid: None,
+            uptime_ms: None,
+            restarts: 0,
+            restart_rate: 0,
+            alive: 0,
+            configured: 1,
+            waiting: None,
+            mailbox: None,
+        }
+    }
+
+    fn judged(children: u32, moving: &[&str], rows: &[TreeRow]) -> Result<String, String> {
+        let node: NodeName = "n1".parse().unwrap();
+        let drained = NodeRow {
+            name: node.clone(),
+            role: NodeRole::Voter,
+            state: NodeState::Draining,
+            session: None,
+            pid: None,
+            children,
+            used: 0,
+            slots: 1,
+            labels: Vec::new(),
+            losses: 0,
+            address: String::new(),
+        };
+        let moving: Vec<Path> = moving.iter().map(|text| path(text)).collect();
+        match judge(&node, &moving, &[drained], rows) {
+            Look::There(moved) => Ok(moved.to_string()),
+            Look::NotYet(why) | Look::Unsure(why) => Err(why),
+        }
+    }
+
+    #[test]
+    fn a_drain_is_done_when_nothing_runs_there_and_what_moved_is_ready() {
+        let elsewhere = |state| [row("/t/a", state, Some("n2"))];
+        assert!(judged(1, &["/t/a"], &[row("/t/a", State::Stopping, Some("n1"))]).is_err());
+        assert_eq!(
+            judged(0, &["/t/a"], &elsewhere(State::Starting)),
+            Err("0 children still run there; /t/a: it moves".into())
+        );
+        assert_eq!(judged(0, &["/t/a"], &elsewhere(State::Running)), Ok("1 moved children are ready".into()));
+        assert_eq!(judged(0, &[], &elsewhere(State::Starting)), Ok("0 moved children are ready".into()));
+    }
+
+    #[test]
+    fn what_ended_or_was_stopped_meanwhile_is_named_and_not_counted_as_ready() {
+        let rows = [
+            row("/t/a", State::Running, Some("n2")),
+            row("/t/once", State::Finished, None),
+            row("/u/x", State::Stopped, None),
+        ];
+        assert_eq!(
+            judged(0, &["/t/a", "/t/once", "/u/x", "/t/deleted"], &rows),
+            Ok("1 moved children are ready; ended or stopped, and not to run: /t/once, /u/x".into())
+        );
+    }
 }

@@ -1,6 +1,6 @@
 //! Rows of a tree as a drawing.
 
-use pando_protocol::view::{Kind, State, TreeRow, Verdict};
+use pando_protocol::view::{Kind, MailboxDepth, State, TreeRow, Verdict};
 
 use crate::human;
 use crate::output::{Cell, Style, Table};
@@ -10,14 +10,15 @@ pub fn render(rows: &[TreeRow], colour: bool) -> String {
     if rows.is_empty() {
         return "no trees yet: `pando apply FILE` starts one\n".into();
     }
-    let mut table = Table::new(["TREE", "STATE", "NODE", "INCARNATION", "UPTIME", "RESTARTS", "VERDICT", "WAITING"]);
+    let mut table =
+        Table::new(["TREE", "STATE", "NODE", "INCARNATION", "UPTIME", "RESTARTS", "VERDICT", "MAILBOX", "WAITING"]);
     for (row, stem) in rows.iter().zip(stems(rows)) {
         table.row(cells(row, stem));
     }
     table.render(colour)
 }
 
-fn cells(row: &TreeRow, stem: String) -> [Cell; 8] {
+fn cells(row: &TreeRow, stem: String) -> [Cell; 9] {
     let name = if stem.is_empty() { row.path.as_str() } else { row.path.name() };
     let restarts = match (row.restarts, row.restart_rate) {
         (restarts, 0) => restarts.to_string(),
@@ -36,8 +37,18 @@ fn cells(row: &TreeRow, stem: String) -> [Cell; 8] {
         row.uptime_ms.map(human::millis).unwrap_or_default().into(),
         restarts.into(),
         Cell::styled(verdict, Style::of(row.verdict)),
+        row.mailbox.as_ref().map(mailbox_depth).unwrap_or_default().into(),
         row.waiting.clone().unwrap_or_default().into(),
     ]
+}
+
+/// What stands in a mailbox, in words: `12 waiting, 3 in flight, 1 dead`, or `empty`.
+pub fn mailbox_depth(depth: &MailboxDepth) -> String {
+    let MailboxDepth { waiting, in_flight, dead } = depth;
+    let parts = [(waiting, "waiting"), (in_flight, "in flight"), (dead, "dead")];
+    let each: Vec<String> =
+        parts.iter().filter(|(count, _)| **count > 0).map(|(count, what)| format!("{count} {what}")).collect();
+    if each.is_empty() { "empty".into() } else { each.join(", ") }
 }
 
 /// What is drawn before the name of each row: nothing for the roots of the drawing, branches for all below them.
@@ -109,6 +120,7 @@ pub mod tests {
             alive: 1,
             configured: 1,
             waiting: None,
+            mailbox: None,
         }
     }
 
@@ -154,6 +166,23 @@ TREE              STATE    NODE  INCARNATION  UPTIME  RESTARTS   VERDICT       W
 └─ only           running  n3    12           500 ms  0          healthy
 ";
         assert_eq!(render(&rows, false), expected);
+    }
+
+    #[test]
+    fn mailboxes_stand_beside_whom_they_belong_to_where_a_tree_has_any() {
+        let depth = MailboxDepth { waiting: 12, in_flight: 3, dead: 1 };
+        let mut orders = TreeRow { mailbox: Some(depth), ..row("/shop/orders", Kind::Supervisor) };
+        (orders.alive, orders.configured) = (1, 2);
+        let worker = process("/shop/orders/0", "n1", 3, 125_000);
+        let empty = TreeRow { mailbox: Some(MailboxDepth::default()), ..process("/shop/mail", "n2", 4, 125_000) };
+        let expected = "\
+TREE       STATE    NODE  INCARNATION  UPTIME  RESTARTS  VERDICT      MAILBOX
+/shop      running                             0         healthy 1/1
+├─ orders  running                             0         healthy 1/2  12 waiting, 3 in flight, 1 dead
+│  └─ 0    running  n1    3            2 m     0         healthy
+└─ mail    running  n2    4            2 m     0         healthy      empty
+";
+        assert_eq!(render(&[row("/shop", Kind::Supervisor), orders, worker, empty], false), expected);
     }
 
     #[test]

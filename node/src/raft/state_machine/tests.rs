@@ -19,7 +19,7 @@ use super::*;
 use crate::raft::config::{Times, raft_config};
 use crate::raft::types::{NodeTypes, Vote};
 use crate::storage::log::{LogOptions, LogStore};
-use crate::storage::retention::{Limits, Retention};
+use crate::storage::retention::{Limits, OnDisk, Retention};
 
 const LIMIT: Duration = Duration::from_secs(20);
 /// Panics in [`PANICKING_RULES`].
@@ -207,7 +207,12 @@ async fn by_bytes_a_snapshot_is_taken_the_log_is_cut_and_a_restart_finds_the_sam
         keep_for_followers: 65536,
         interval: Duration::from_millis(5),
     };
-    let retention = Retention { log: node.log.clone(), snapshots: node.snapshots.clone(), limits };
+    let retention = Retention {
+        log: node.log.clone(),
+        snapshots: node.snapshots.clone(),
+        limits,
+        kept: watch::channel(OnDisk::default()).0,
+    };
     let stop = CancellationToken::new();
     let retaining = tokio::spawn(retention.run(node.raft.clone(), stop.clone()));
     let write_much = async {

@@ -60,7 +60,7 @@ fn exited(desired: &Desired) -> Observation {
     let (path, incarnation) = (desired.run[0].path.clone(), desired.run[0].incarnation);
     let (ran, how) = (Duration::from_millis(5), ExitHow::Code(1));
     let exit = Exit { how, ran, healthy: None, out_of_memory: OutOfMemory::No, stderr: None };
-    Observation::Exited { path, incarnation, exit }
+    Observation::Exited { path, incarnation, exit, started: Vec::new() }
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_leader_without_a_majority_hoards_no_grants_and_grants_the_newest_request_wh
             say.send(RunnerWord::Ask(request(nonce))).await.unwrap();
             SimRuntime::sleep(Duration::from_secs(1)).await;
         }
-        assert_eq!(plane.grants_proposed(), []);
+        assert_eq!(plane.grants_proposed(), [0; 0]);
         plane.proves.store(true, Ordering::Relaxed);
         // Two before the proof: the first one is given up.
         say.send(RunnerWord::Ask(request(21))).await.unwrap();
@@ -133,12 +133,66 @@ fn a_word_about_another_session_has_the_state_told_for_that_one() {
         let plane = Plane::start();
         let (mut runner, first) = Runner::start(&plane).await;
         let second = plane.grant(2).await;
-        let beat = |session| RunnerWord::Beat { session, number: 1, answered: 0, answered_age: Duration::ZERO };
-        runner.say.send(beat(second)).await.unwrap();
+        let holds = |session| RunnerWord::Holds { session, hand: 0 };
+        runner.say.send(holds(second)).await.unwrap();
         assert!(matches!(runner.heard().await, LeaderWord::Desired(desired) if desired.session == second));
-        runner.say.send(beat(first.session)).await.unwrap();
-        let is_told = |word: &LeaderWord| matches!(word, LeaderWord::Desired(desired) if *desired == first);
-        let (one, two) = (runner.heard().await, runner.heard().await);
-        assert!(is_told(&one) || is_told(&two), "{one:?}, {two:?}");
+        runner.say.send(holds(first.session)).await.unwrap();
+        assert_eq!(runner.heard().await, LeaderWord::Desired(first));
+    });
+}
+
+#[test]
+fn what_is_said_again_while_it_is_under_way_is_proposed_once_and_again_after_it_failed() {
+    simulated(async {
+        let plane = Plane::start();
+        let (mut runner, first) = Runner::start(&plane).await;
+        let (path, incarnation) = (first.run[0].path.clone(), first.run[0].incarnation);
+        let started = Observation::Started { path, incarnation, pid: 5 };
+        let applied = |through| LeaderWord::Applied { session: first.session, through };
+        plane.stalls.send_replace(true);
+        for _ in 0..5 {
+            for number in 1..=3 {
+                runner.observe(number, started.clone()).await;
+            }
+            SimRuntime::sleep(Duration::from_millis(100)).await;
+        }
+        plane.stalls.send_replace(false);
+        runner.observe(4, started.clone()).await;
+        for through in 1..=4 {
+            assert_eq!(runner.heard().await, applied(through));
+        }
+        assert_eq!(plane.observations_proposed(), [1, 2, 3, 4]);
+
+        plane.commits.store(false, Ordering::Relaxed);
+        runner.observe(5, started.clone()).await;
+        runner.observe(6, started.clone()).await;
+        SimRuntime::sleep(Duration::from_millis(100)).await;
+        plane.commits.store(true, Ordering::Relaxed);
+        runner.observe(7, started.clone()).await; // Out of order.
+        SimRuntime::sleep(Duration::from_millis(100)).await;
+        for number in 5..=7 {
+            runner.observe(number, started.clone()).await;
+        }
+        for through in 5..=7 {
+            assert_eq!(runner.heard().await, applied(through));
+        }
+        assert_eq!(plane.observations_proposed(), [1, 2, 3, 4, 5, 6, 7, 5, 6, 7]);
+    });
+}
+
+#[test]
+fn what_is_said_of_messages_waits_for_room_and_the_runner_is_told_what_to_run_meanwhile() {
+    simulated(async {
+        let plane = Plane::start();
+        let (mut runner, _) = Runner::start(&plane).await;
+        let room = plane.control.mail.settled_room(u64::MAX).await;
+        runner.observe(1, Observation::Settled(Vec::new())).await;
+        let change = Change::Delete("t".parse().unwrap());
+        let write = Write { client: ClientId(1), sequence: 2, lowest_unanswered: 2, change };
+        plane.control.propose(Command::Write(write)).await.unwrap().unwrap();
+        assert!(matches!(runner.heard().await, LeaderWord::Desired(_)));
+        assert_eq!(plane.observations_proposed(), [0; 0]);
+        drop(room);
+        assert_eq!(runner.heard().await, LeaderWord::Applied { session: runner.session, through: 1 });
     });
 }

@@ -234,6 +234,19 @@ async fn purging_gives_space_back_and_the_rest_survives() {
 }
 
 #[tokio::test]
+async fn an_empty_log_beside_a_snapshot_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = open(folder.path()).unwrap();
+    assert!(log.ensure_follows(None).is_ok());
+    let refused = log.ensure_follows(Some(7)).unwrap_err().to_string();
+    assert!(refused.contains("the log that belongs to it is gone"), "{refused}");
+    // One that catches up by its first snapshot kept its vote before.
+    let vote = Vote { leader_id: LeaderId { term: 1, node_id: 8 }, committed: true };
+    RaftLogStorage::<NodeTypes>::save_vote(&mut log, &vote).await.unwrap();
+    assert!(log.ensure_follows(Some(7)).is_ok());
+}
+
+#[tokio::test]
 async fn a_log_in_use_is_refused_until_its_last_handle_is_gone() {
     let folder = tempfile::tempdir().unwrap();
     let log = open(folder.path()).unwrap();

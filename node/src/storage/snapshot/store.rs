@@ -46,6 +46,9 @@ impl SnapshotStore {
         // First, so that a folder that this build cannot use stays as it is.
         let current = open_current(&folder.join(CURRENT))?;
         remove_unfinished(folder)?;
+        // The process before may have ended between the rename and this: what is forgotten of the log from now on must find the
+        // name after a power failure too.
+        folder::sync(folder).map_err(StorageError::io("sync the folder", folder))?;
         Ok(Self::new(Some(folder.to_owned()), current))
     }
 

@@ -207,6 +207,8 @@ pub struct Supervisor {
     pub auto_shutdown: AutoShutdown,
     /// Whether everything below it runs on one node.
     pub colocate: bool,
+    /// Whether its children are the workers of a pool.
+    pub is_pool: bool,
     /// Its children in start order; those being removed last.
     pub children: Vec<ChildId>,
     /// The crashes that count against its budget.
@@ -293,7 +295,7 @@ pub struct HistoryEntry {
     pub first: u64,
     /// Wall-clock time of the last.
     pub last: u64,
-    /// For an escalation, the crashes in the window before the last.
+    /// For an escalation, the newest crashes in the window before the last.
     pub earlier: Vec<Arc<CauseChain>>,
 }
 

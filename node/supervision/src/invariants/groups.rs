@@ -1,11 +1,16 @@
 //! What must always hold of groups and of the places that are kept for them.
 
-use pando_protocol::ids::Path;
+use std::collections::BTreeSet;
+
+use pando_protocol::ids::{NodeName, Path};
 
 use super::{Broken, processes};
 use crate::change::Change;
-use crate::cluster::{Cluster, Group, ProcessPhase, Supervisor};
+use crate::cluster::{Cluster, Group, Place, ProcessPhase, Supervisor, SupervisorPhase};
+use crate::colocation::outermost;
 use crate::groups::{is_settled, is_startable};
+use crate::placement::{can_return, free};
+use crate::places::{is_kept, processes_to_start};
 
 /// Whether a member is down only until its turn.
 pub(super) fn waits_for_its_turn(cluster: &Cluster, path: &Path) -> bool {
@@ -16,10 +21,13 @@ pub(super) fn waits_for_its_turn(cluster: &Cluster, path: &Path) -> bool {
 pub(super) fn places_are_kept_only_for_who_is_about_to_start(cluster: &Cluster) -> Result<(), Broken> {
     for (path, member, process) in processes(cluster).filter(|(_, _, process)| process.place.is_some()) {
         let mut above = path.parent();
-        let mut in_a_group = false;
+        let (mut in_a_group, mut starts_again) = (false, false);
         while let Some(at) = above {
-            let group = cluster.supervisor(&at).and_then(Supervisor::group);
-            in_a_group |= group.is_some_and(|group| *group != Group::Settled);
+            let supervisor = cluster.supervisor(&at);
+            in_a_group |= supervisor.and_then(Supervisor::group).is_some_and(|group| *group != Group::Settled);
+            starts_again |= supervisor.is_some_and(|supervisor| {
+                supervisor.is_stopping() || matches!(supervisor.phase, SupervisorPhase::Delayed { .. })
+            });
             above = at.parent();
         }
         let moves = match &process.phase {
@@ -27,7 +35,7 @@ pub(super) fn places_are_kept_only_for_who_is_about_to_start(cluster: &Cluster) 
             ProcessPhase::Pending(_) => true,
             ProcessPhase::Down(_) => false,
         };
-        if !(moves || in_a_group) || member.held || member.removed {
+        if !(moves || in_a_group || starts_again) || member.held || member.removed {
             return Err(format!("{path} has a place that it does not wait for: {:?}", process.phase));
         }
     }
@@ -82,4 +90,51 @@ pub(super) fn no_group_is_pending_while_places_for_all_of_it_exist(cluster: &Clu
         }
     }
     Ok(())
+}
+
+/// Where something of a group has a way back to a drained node, and the rest has places or fits beside it. What of the rest stays
+/// together on its own, and not with all of the group, may have to be elsewhere.
+pub(super) fn no_group_is_pending_while_all_of_it_fits_a_drained_node_it_goes_back_to(
+    cluster: &Cluster,
+) -> Result<(), Broken> {
+    for (_, path) in &cluster.pending {
+        let is_due = cluster.pending_at(path).is_some_and(|pending| pending.not_before <= cluster.head.now);
+        if cluster.supervisor(path).is_none() || !is_due {
+            continue;
+        }
+        let starting = processes_to_start(cluster, path);
+        let (back, rest): (Vec<&Path>, Vec<&Path>) = starting
+            .iter()
+            .filter(|path| !is_kept(cluster, path, false))
+            .partition(|path| is_kept(cluster, path, true));
+        let nodes: BTreeSet<&NodeName> =
+            back.iter().filter_map(|path| cluster.process(path)?.place.as_ref()).map(|place| &place.node).collect();
+        let together: Vec<Path> = rest.iter().filter_map(|path| outermost(cluster, path)).collect();
+        let is_one = together.is_empty() || (nodes.len() == 1 && together.iter().all(|by| path.is_within(by)));
+        for name in nodes.into_iter().filter(|_| is_one) {
+            let Some((node, session)) = cluster.nodes.get(name).and_then(|node| Some((node, node.current?))) else {
+                continue;
+            };
+            let needed: u64 =
+                rest.iter().filter_map(|path| cluster.process(path)).map(|process| u64::from(process.spec.slots)).sum();
+            if needed <= free(node) && rest.iter().all(|path| can_return(cluster, path, name, session)) {
+                return Err(format!("{path} waits while all of it fits {name}, where {} has a way back", back[0]));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Who would go back to its drained node, and waits for its turn until another is ready that fits there too. Neither stays together
+/// with others.
+pub(super) fn waits_with_a_way_back_for(cluster: &Cluster, path: &Path) -> Option<Path> {
+    let group = path.parent()?;
+    let starts = cluster.supervisor(&group)?.group() == Some(&Group::Starting);
+    let waiting =
+        if starts && outermost(cluster, path).is_none() { processes_to_start(cluster, &group) } else { Vec::new() };
+    let fits = |place: &Place| can_return(cluster, path, &place.node, place.session);
+    waiting.into_iter().find(|other| {
+        let place = cluster.process(other).and_then(|process| process.place.as_ref());
+        outermost(cluster, other).is_none() && is_kept(cluster, other, true) && place.is_some_and(fits)
+    })
 }

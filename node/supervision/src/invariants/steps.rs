@@ -1,16 +1,21 @@
 //! What must hold between a state and the one after it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use pando_protocol::ids::{NodeName, Path};
+use imbl::ordmap::DiffItem;
+use pando_protocol::ids::{NodeName, Path, SessionId};
 use pando_protocol::spec::{AutoShutdown, Restart};
 
-use super::{Broken, processes};
+use super::{Broken, mail, processes};
+use crate::apply::{REPLY_BYTES_KEPT, weight};
 use crate::cluster::{
     Body, Cluster, DownReason, Group, Member, Pending, Process, ProcessPhase, StopReason, Supervisor, SupervisorPhase,
 };
 use crate::colocation::outermost;
-use crate::groups::{is_settled, is_startable};
+use crate::command::Outcome;
+use crate::endings::is_held_or_removed;
+use crate::groups::{is_settled, is_startable, returns_with_its_group};
+use crate::placement::{can_return, choose};
 
 /// Checks what must hold between a state and the one after it.
 ///
@@ -26,7 +31,8 @@ pub fn check_step(before: &Cluster, after: &Cluster) -> Result<(), Vec<Broken>> 
 type StepInvariant = fn(&Cluster, &Cluster) -> Result<(), Broken>;
 
 /// Every invariant of a step, by its name.
-const ALL: [(&str, StepInvariant); 11] = [
+const ALL: [(&str, StepInvariant); 17] = [
+    ("what clients were answered is weighed", what_clients_were_answered_is_weighed),
     ("incarnations of a path grow", incarnations_of_a_path_grow),
     ("a run keeps its place", a_run_keeps_its_place),
     ("a crash restart waits at least its shortest delay", a_crash_restart_waits_at_least_its_shortest_delay),
@@ -37,8 +43,36 @@ const ALL: [(&str, StepInvariant); 11] = [
     ("a new generation waits for nothing that still stops", a_new_generation_waits_for_nothing_that_still_stops),
     ("what stays together is placed together", what_stays_together_is_placed_together),
     ("a drained node is given no work", a_drained_node_is_given_no_work),
+    ("what ends on a drained node can go back", what_ends_on_a_drained_node_can_go_back),
     ("a move has its place before it begins", a_move_has_its_place_before_it_begins),
+    ("charged never falls within a life", mail::charged_never_falls_within_a_life),
+    ("counts of a mailbox only grow", mail::counts_of_a_mailbox_only_grow),
+    ("a message dies only when the rule says", mail::a_message_dies_only_when_the_rule_says),
+    ("an entry sweeps so many and no more", mail::an_entry_sweeps_so_many_and_no_more),
 ];
+
+/// By what came and went: to weigh all of it after each step would take most of a test's time.
+fn what_clients_were_answered_is_weighed(before: &Cluster, after: &Cluster) -> Result<(), Broken> {
+    let none = BTreeMap::new();
+    for change in before.clients.diff(&after.clients) {
+        let (id, was, replies, now) = match change {
+            DiffItem::Add(id, now) => (id, 0, &none, now),
+            DiffItem::Update { old: (_, old), new: (id, now) } => (id, old.bytes, &old.replies, now),
+            DiffItem::Remove(..) => continue,
+        };
+        let weigh = |these: &BTreeMap<u64, Outcome>, others: &BTreeMap<u64, Outcome>| -> u64 {
+            these.iter().filter(|(sequence, _)| !others.contains_key(sequence)).map(|(_, reply)| weight(reply)).sum()
+        };
+        let (came, went) = (weigh(&now.replies, replies), weigh(replies, &now.replies));
+        if now.bytes + went != was + came {
+            return Err(format!("client {id:?} had {was} bytes of replies, {came} came, {went} went: {}", now.bytes));
+        }
+        if now.bytes > REPLY_BYTES_KEPT && now.replies.len() > 1 {
+            return Err(format!("client {id:?} keeps {} replies of {} bytes", now.replies.len(), now.bytes));
+        }
+    }
+    Ok(())
+}
 
 fn counters_only_grow(before: &Cluster, after: &Cluster) -> Result<(), Broken> {
     let counters = |cluster: &Cluster| {
@@ -98,6 +132,14 @@ fn a_crash_restart_waits_at_least_its_shortest_delay(before: &Cluster, after: &C
     for (path, member) in &after.members {
         let charged = |old: &&Member| member.charged_restarts() > old.charged_restarts();
         let Some(old) = before.member(path).filter(charged) else { continue };
+        // What goes on as before was charged late, for a crash that messages were accused of.
+        let goes_on =
+            before.run(path).zip(after.run(path)).is_some_and(|(old, new)| old.incarnation == new.incarnation);
+        let waits_on =
+            before.pending_at(path).zip(after.pending_at(path)).is_some_and(|(old, new)| old.order == new.order);
+        if goes_on || waits_on {
+            continue;
+        }
         let wait = match &member.body {
             Body::Process(Process { phase: ProcessPhase::Assigned(run), .. }) => run.delay,
             Body::Process(Process { phase: ProcessPhase::Pending(pending), .. }) => {
@@ -254,33 +296,168 @@ fn what_stays_together_is_placed_together(before: &Cluster, after: &Cluster) -> 
     Ok(())
 }
 
-/// A restart in place is none.
+/// But what ran there, or was to before the drain, and what stays together with such or is of a group with it: where no other
+/// node can take it.
 fn a_drained_node_is_given_no_work(before: &Cluster, after: &Cluster) -> Result<(), Broken> {
     for (path, _, process) in processes(after) {
+        if let Some(place) = &process.place
+            && !was_on(before, path, &place.node)
+            && is_drained(before, &place.node)
+            && is_drained(after, &place.node)
+            && !goes_along(after, path).iter().any(|other| was_on(before, other, &place.node))
+        {
+            return Err(format!("{path} has a place on {}, which is drained", place.node));
+        }
         let ProcessPhase::Assigned(run) = &process.phase else { continue };
-        let is_new = before.run(path).is_none_or(|old| old.incarnation != run.incarnation) && run.after.is_none();
-        let is_drained = |cluster: &Cluster| cluster.nodes.get(&run.node).is_some_and(|node| node.drained);
-        if is_new && is_drained(before) && is_drained(after) {
+        let is_new = before.run(path).is_none_or(|old| old.incarnation != run.incarnation);
+        if !is_new || !is_drained(before, &run.node) || !is_drained(after, &run.node) {
+            continue;
+        }
+        if !goes_along(after, path).iter().any(|other| was_on(before, other, &run.node)) {
             return Err(format!("{path} was placed on {}, which is drained", run.node));
+        }
+        // What is alone can tell by itself that it need not be there.
+        let is_alone = outermost(after, path).is_none()
+            && path.parent().and_then(|at| after.supervisor(&at)).is_some_and(is_ungrouped);
+        if is_alone
+            && run.stopping.is_none()
+            && let Ok((other, _)) = choose(after, path)
+        {
+            return Err(format!("{path} was placed on {}, which is drained, and {other} fits it", run.node));
         }
     }
     Ok(())
 }
 
-/// A run that is asked to end for a drain: a place is kept for the next one, or it is temporary and there is none.
+/// All that a child stays together with, or is of a group with.
+fn goes_along(cluster: &Cluster, path: &Path) -> Vec<Path> {
+    let is_group =
+        |above: &Path| cluster.supervisor(above).is_some_and(|above| above.strategy.is_group() || above.colocate);
+    let outermost = std::iter::successors(path.parent(), Path::parent).filter(is_group).last();
+    outermost.map_or_else(|| vec![path.clone()], |above| cluster.walk(&above))
+}
+
+/// What ends on a drained node, and is to run again, has a place elsewhere or a way back, and that for as long as it waits. What left
+/// for a place elsewhere needs no way back, though a group that misses another place gives that one up.
+fn what_ends_on_a_drained_node_can_go_back(before: &Cluster, after: &Cluster) -> Result<(), Broken> {
+    for (path, member, process) in processes(after) {
+        let ran = before.run(path).map(|old| (&old.node, old.session));
+        let place = before.process(path).and_then(|process| process.place.as_ref());
+        let was_to_go_back = place.map(|place| (&place.node, place.session)).filter(|_| ran.is_none());
+        let Some((node, session)) = ran.or(was_to_go_back).filter(|(node, _)| is_drained(before, node)) else {
+            continue;
+        };
+        let is_to_run = match &process.phase {
+            ProcessPhase::Pending(_) => true,
+            ProcessPhase::Down(DownReason::Supervisor) => {
+                let above = path.parent().and_then(|parent| after.supervisor(&parent));
+                above.and_then(Supervisor::group).is_some_and(|group| *group != Group::Settled)
+            }
+            ProcessPhase::Down(_) | ProcessPhase::Assigned(_) => false,
+        };
+        let has_left = has_room_to_start(before, path, None);
+        let is_given_up =
+            member.restart == Restart::Temporary || !is_drained(after, node) || is_held_or_removed(after, path);
+        if is_to_run && !has_left && !is_given_up && process.place.is_none() && can_return(after, path, node, session) {
+            return Err(format!("{path} ended on {node}, which is drained, and has no place to start again"));
+        }
+    }
+    Ok(())
+}
+
+/// A run that is asked to end for a drain: a place is kept for its next one, or it is temporary and there is none. Where a group
+/// is taken down for it, that is so of all that start again with it and do not go on where they are; and of what stays together with
+/// it and waits.
 fn a_move_has_its_place_before_it_begins(before: &Cluster, after: &Cluster) -> Result<(), Broken> {
     for (path, member, process) in processes(after) {
         let ProcessPhase::Assigned(run) = &process.phase else { continue };
         let Some(old) = before.run(path).filter(|old| old.incarnation == run.incarnation) else { continue };
         let begins = old.stopping.is_none() && run.stopping == Some(StopReason::Drain);
-        let above = path.parent().and_then(|parent| after.supervisor(&parent));
-        // What a group takes down gets its place with the next generation.
-        let alone = above.is_some_and(|above| !above.strategy.is_group() && above.taken_down().is_empty());
-        if begins && alone && process.place.is_none() && member.restart != Restart::Temporary {
+        if begins && !has_room_to_start(after, path, None) && member.restart != Restart::Temporary {
             return Err(format!("{path} is asked to leave {} and has no place to go", run.node));
+        }
+        let was_decided = before.process(path).is_some_and(|process| process.place.is_some());
+        if begins && !was_decided && member.restart != Restart::Temporary {
+            let with = outermost(after, path).map_or_else(Vec::new, |by| after.walk(&by));
+            let waits = |cluster: &Cluster, path: &Path| {
+                cluster.process(path).is_some_and(|process| matches!(process.phase, ProcessPhase::Pending(_)))
+            };
+            let mut waiting = with.iter().filter(|other| waits(before, other) && waits(after, other));
+            if let Some(other) = waiting.find(|other| !has_room_to_start(after, other, None)) {
+                return Err(format!("{path} is asked to leave {}, and {other} has no place to go along", run.node));
+            }
+        }
+    }
+    for path in after.members.keys().filter(|path| is_taken_down_for_a_move(before, after, path)) {
+        let Some(group) = after.supervisor(path) else { continue };
+        for member in group.taken_down().iter().map(|id| path.child(id)) {
+            if let Some(without) = starting_again(after, &member)
+                .into_iter()
+                .find(|below| !has_room_to_start(after, below, after.run(below).map(|run| (&run.node, run.session))))
+            {
+                return Err(format!("{path} is taken down for a move and {without} has no place to go"));
+            }
         }
     }
     Ok(())
+}
+
+/// Whether a group begins to be taken down though nothing of it ended, and no node of it goes.
+fn is_taken_down_for_a_move(before: &Cluster, after: &Cluster, path: &Path) -> bool {
+    let (Some(old), Some(new)) = (before.supervisor(path), after.supervisor(path)) else { return false };
+    let begins = old.is_up() && old.taken_down().is_empty() && !new.taken_down().is_empty();
+    if !begins || old.children != new.children || old.strategy != new.strategy {
+        return false;
+    }
+    before.walk(path).iter().filter(|below| *below != path).all(|below| {
+        match (before.run(below), before.supervisor(below)) {
+            (Some(was), _) => after.run(below).is_some_and(|run| {
+                let leaves = after.session(&run.node, run.session).is_none_or(|session| session.leaving);
+                run.incarnation == was.incarnation && !leaves
+            }),
+            (None, Some(was)) => {
+                !was.is_stopping()
+                    && after.supervisor(below).is_some_and(|is| was.is_up() == is.is_up() || is.is_stopping())
+            }
+            (None, None) => true,
+        }
+    })
+}
+
+/// The processes at and below a member of a group that start with the next generation.
+fn starting_again(cluster: &Cluster, member: &Path) -> Vec<Path> {
+    let is_out = |path: &Path| cluster.member(path).is_none_or(|member| member.held || member.removed);
+    if !returns_with_its_group(cluster, member) {
+        return Vec::new();
+    }
+    let processes = cluster.walk(member).into_iter().filter(|below| cluster.process(below).is_some());
+    let above =
+        |path: &Path| std::iter::successors(Some(path.clone()), Path::parent).take_while(|at| at.is_within(member));
+    processes.filter(|below| !above(below).any(|at| is_out(&at))).collect()
+}
+
+/// Whether a process has a place on a node that takes work, or runs on such.
+fn has_room_to_start(cluster: &Cluster, path: &Path, run: Option<(&NodeName, SessionId)>) -> bool {
+    let place = cluster.process(path).and_then(|process| process.place.as_ref());
+    let rooms = place.map(|place| (&place.node, place.session)).into_iter().chain(run);
+    let takes_work = |(name, session): (&NodeName, SessionId)| {
+        cluster.nodes.get(name).is_some_and(|node| !node.drained && node.current == Some(session))
+    };
+    rooms.into_iter().any(takes_work)
+}
+
+fn is_drained(cluster: &Cluster, node: &NodeName) -> bool {
+    cluster.nodes.get(node).is_some_and(|node| node.drained)
+}
+
+fn is_ungrouped(supervisor: &Supervisor) -> bool {
+    !supervisor.strategy.is_group() && supervisor.taken_down().is_empty()
+}
+
+/// Whether a process ran on a node, or had a place there.
+fn was_on(cluster: &Cluster, path: &Path, node: &NodeName) -> bool {
+    let place = cluster.process(path).and_then(|process| process.place.as_ref());
+    cluster.run(path).is_some_and(|run| run.node == *node) || place.is_some_and(|place| place.node == *node)
 }
 
 fn has_finished(member: &Member) -> bool {

@@ -7,8 +7,10 @@ use super::super::document::{Entry, Node, Value};
 use super::super::values::{Fields, Reader};
 use super::super::{keys, size};
 use crate::ids::Path;
+use crate::mail::MAX_MAIL_BYTES;
 use crate::spec::{
-    Command, ExitAction, ExitMatch, ExitRule, Label, OnDisconnect, Place, ProcessSpec, Ready, Shutdown, Signal,
+    Attempts, Command, ExitAction, ExitMatch, ExitRule, Label, MAX_ATTEMPTS, MAX_MESSAGES, MAX_PREFETCH, MailboxSpec,
+    OnDisconnect, Place, ProcessSpec, Ready, Shutdown, Signal,
 };
 
 /// How long a process may take to be ready, where the spec does not say.
@@ -29,7 +31,7 @@ impl Reader<'_> {
     pub(super) fn process(&mut self, fields: Fields<'_>, at: &Path) -> ProcessSpec {
         let command = fields.get("command").and_then(|node| self.command(node));
         let mut spec = ProcessSpec::new(command.unwrap_or_else(unread_command));
-        for Entry { key, key_span, node } in fields.entries() {
+        for Entry { key, key_span: _, node } in fields.entries() {
             match key.as_str() {
                 "env" => spec.env = self.environment(node, at).unwrap_or_default(),
                 "cwd" => spec.cwd = self.text(node, "a text such as \"work\"").map(Into::into),
@@ -42,14 +44,7 @@ impl Reader<'_> {
                 "place" => spec.place = self.place(node, at).unwrap_or_default(),
                 "on_exit" => spec.on_exit = self.exit_rules(node).unwrap_or_default(),
                 "on_disconnect" => spec.on_disconnect = self.choice(node, ON_DISCONNECT).unwrap_or_default(),
-                "count" => {
-                    self.refuse(key_span, "count is not yet built: write one child for each worker");
-                    self.integer::<u32>(node, 1..=10_000);
-                }
-                "mailbox" => {
-                    self.refuse(key_span, "mailbox is not yet built: remove it");
-                    self.mailbox(node, at);
-                }
+                "mailbox" => spec.mailbox = self.mailbox(node, at),
                 _ => {} // Of every child, or refused already.
             }
         }
@@ -215,42 +210,54 @@ impl Reader<'_> {
         when.map(|when| ExitRule { when, action })
     }
 
-    /// Reads a mailbox for the mistakes in it.
-    fn mailbox(&mut self, node: &Node, at: &Path) {
+    fn mailbox(&mut self, node: &Node, at: &Path) -> Option<MailboxSpec> {
         let expected = "a table such as { max_attempts = 3 }";
-        let Some(fields) = self.fields(node, at, "mailbox", keys::MAILBOX, expected) else { return };
-        for entry in fields.entries() {
-            match entry.key.as_str() {
-                "retry_delay" => {
-                    self.duration(&entry.node, "0s");
-                }
+        let fields = self.fields(node, at, "mailbox", keys::MAILBOX, expected)?;
+        let mut spec = MailboxSpec::default();
+        for Entry { key, key_span: _, node } in fields.entries() {
+            match key.as_str() {
+                "max_attempts" => spec.max_attempts = self.attempts(node).unwrap_or(spec.max_attempts),
+                "retry_delay" => spec.retry_delay = self.duration(node, "0s").unwrap_or(spec.retry_delay),
                 "handling_timeout" => {
-                    let time = self.duration(&entry.node, "30s");
-                    if time.is_some_and(|time| time.is_zero()) {
-                        self.refuse(&entry.node.span, "zero: nothing can be handled in no time");
-                    }
+                    spec.handling_timeout = self.duration(node, "30s").unwrap_or(spec.handling_timeout);
                 }
-                "max_bytes" => self.mailbox_bytes(&entry.node),
-                key if keys::MAILBOX.contains(&key) => {
-                    self.integer::<u32>(&entry.node, 1..=i128::from(u32::MAX));
+                "prefetch" => spec.prefetch = self.count(node, MAX_PREFETCH).unwrap_or(spec.prefetch),
+                "max_messages" => spec.max_messages = self.count(node, MAX_MESSAGES).unwrap_or(spec.max_messages),
+                "max_bytes" => spec.max_bytes = self.mailbox_bytes(node).unwrap_or(spec.max_bytes),
+                "suspect_after" => spec.suspect_after = self.count(node, MAX_ATTEMPTS).unwrap_or(spec.suspect_after),
+                "max_node_losses" => {
+                    spec.max_node_losses = self.count(node, MAX_ATTEMPTS).unwrap_or(spec.max_node_losses);
                 }
                 _ => {} // Refused already.
             }
         }
+        Some(spec)
     }
 
-    fn mailbox_bytes(&mut self, node: &Node) {
-        let Some(text) = self.text(node, "a text such as \"64MiB\"") else { return };
+    fn attempts(&mut self, node: &Node) -> Option<Attempts> {
+        const EXPECTED: &str = "a number such as 3, or \"unlimited\"";
+        let Value::Text(word) = &node.value else { return self.count(node, MAX_ATTEMPTS).map(Attempts::Limited) };
+        if word != "unlimited" {
+            self.unknown_word(node, word, std::iter::once("unlimited"), EXPECTED);
+            return None;
+        }
+        Some(Attempts::Unlimited)
+    }
+
+    fn count(&mut self, node: &Node, most: u32) -> Option<u32> {
+        self.integer(node, 1..=i128::from(most))
+    }
+
+    fn mailbox_bytes(&mut self, node: &Node) -> Option<u64> {
+        let text = self.text(node, "a text such as \"64MiB\"")?;
         match size::parse(text) {
-            Ok(bytes) if (1..=MAX_MAILBOX_BYTES).contains(&bytes) => {}
+            Ok(bytes) if (1..=MAX_MAIL_BYTES).contains(&bytes) => return Some(bytes),
             Ok(_) => self.refuse(&node.span, format!("{text:?} is out of range: expected 1B to 512MiB")),
             Err(error) => self.refuse(&node.span, error.to_string()),
         }
+        None
     }
 }
-
-/// Most bytes that all mailboxes of a cluster hold together.
-const MAX_MAILBOX_BYTES: u64 = 512 << 20;
 
 /// A legal command in place of one that is missing or could not be read: the tree is refused in any case.
 fn unread_command() -> Command {
