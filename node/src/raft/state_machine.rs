@@ -10,7 +10,7 @@
 //! the other again, so events of entries after the snapshot are sent again after a restart, with the same numbers.
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +19,8 @@ use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{AsyncRuntime, EntryPayload, Instant, OptionalSend, RaftSnapshotBuilder};
 use pando_protocol::rejection::Rejection;
 use pando_supervision::{Applied, Batch, Cluster, Command, Event, EventKind, Outcome, Stamp};
+use rustix::process::setpriority_process;
+use rustix::thread::gettid;
 use tokio::sync::{broadcast, watch};
 
 use super::types::{CommittedLeaderId, Entry, LogId, Outcomes, RaftId, Types, Voter};
@@ -29,6 +31,8 @@ use crate::storage::snapshot::{Header, Snapshot, SnapshotStore};
 
 /// Batches of events that a slow reader may lag behind before it loses some and is told so.
 pub const EVENT_BACKLOG: usize = 1024;
+/// The nice value of whoever writes a snapshot: a tenth of a core where all are busy, so that it comes to its end, and the log too.
+const LOW_PRIORITY: i32 = 10;
 
 /// The rules, as values so that a test can put others in their place.
 #[derive(Debug, Clone, Copy)]
@@ -324,8 +328,9 @@ impl<R: AsyncRuntime> RaftSnapshotBuilder<Types<R>> for SnapshotBuilder<R> {
 
     async fn build_snapshot(&mut self) -> io::Result<RaftSnapshot> {
         let (snapshots, header, cluster) = (self.snapshots.clone(), self.header.clone(), self.cluster.clone());
-        let began = R::Instant::now();
-        let built = aside::<R, _>(&self.snapshots, move || snapshots.write(&header, &cluster)).await?;
+        let (began, has_thread) = (R::Instant::now(), snapshots.is_on_disk());
+        let write = move || snapshots.write(&header, &cluster);
+        let built = aside::<R, _>(&self.snapshots, move || if has_thread { yielding(write) } else { write() }).await?;
         self.took.note(began.elapsed());
         Ok(as_raft_snapshot(built))
     }
@@ -349,6 +354,19 @@ async fn aside<R: AsyncRuntime, T: Send + 'static>(
 ) -> io::Result<T> {
     let done = if snapshots.is_on_disk() { R::spawn_blocking(work).await? } else { work() };
     done.map_err(io::Error::from)
+}
+
+/// Does work in a thread that yields to all others: nobody waits for a snapshot, and nothing is to wait behind one.
+fn yielding<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let working = move || {
+        // Where it is refused, the work is done all the same.
+        _ = setpriority_process(Some(gettid()), LOW_PRIORITY);
+        work()
+    };
+    std::thread::scope(|scope| match scope.spawn(working).join() {
+        Ok(done) => done,
+        Err(panic) => resume_unwind(panic),
+    })
 }
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ const LOCKED_READ: usize = 64 << 10;
 /// How the log is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogOptions {
-    /// Bytes of entries kept in memory, beside those of the newest file. Default 64 MiB.
+    /// Bytes of entries kept in memory, beside those of the newest file. Default 32 MiB.
     pub cache_bytes: usize,
     /// Bytes after which a new file is begun; purging frees whole files. Default 16 MiB.
     pub file_bytes: usize,
@@ -73,7 +73,7 @@ pub struct LogOptions {
 impl Default for LogOptions {
     fn default() -> Self {
         Self {
-            cache_bytes: 64 << 20,
+            cache_bytes: 32 << 20,
             file_bytes: 16 << 20,
             flush_window: Duration::from_micros(250),
             flush_queue_bytes: 64 << 20,
@@ -512,7 +512,8 @@ impl<R: AsyncRuntime> RaftLogStorage<Types<R>> for LogStore {
 fn record(entry: &Entry) -> io::Result<(StoredLogId, RecordedPayload)> {
     let payload = encode_payload(&entry.payload)
         .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, format!("log entry {}: {e}", entry.log_id.index)))?;
-    Ok((StoredLogId::from(&entry.log_id), RecordedPayload(payload.into())))
+    // Cut to its length: the cache holds it for long, and counts no more than that.
+    Ok((StoredLogId::from(&entry.log_id), RecordedPayload(payload.into_boxed_slice().into())))
 }
 
 #[cfg(test)]

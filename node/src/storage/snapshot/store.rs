@@ -17,6 +17,9 @@ use crate::storage::folder;
 const CURRENT: &str = "snapshot";
 const UNFINISHED_PREFIX: &str = "snapshot-";
 const UNFINISHED_SUFFIX: &str = ".tmp";
+/// A snapshot goes to the disk in pieces of so many bytes: a file system may have the sync of the log wait for all that was written
+/// before it, whatever the file.
+const SYNC_EVERY: usize = 1 << 20;
 /// Most bytes of a snapshot that is received: far above what the bounds of a cluster's state allow, and below what fills a
 /// disk by mistake.
 const RECEIVE_LIMIT: u64 = 16 << 30;
@@ -125,7 +128,7 @@ impl SnapshotStore {
         let path = folder.join(format!("{UNFINISHED_PREFIX}{number}{UNFINISHED_SUFFIX}"));
         let opened = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
         let file = opened.map_err(StorageError::io("create", &path))?;
-        Ok(Unfinished::File { file, path: Some(path) })
+        Ok(Unfinished::File { file, path: Some(path), unsynced: 0 })
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Snapshot>> {
@@ -196,6 +199,8 @@ enum Unfinished {
         file: File,
         /// `None` once it belongs to a [`Snapshot`].
         path: Option<PathBuf>,
+        /// Bytes since the last sync.
+        unsynced: usize,
     },
     Memory(Vec<u8>),
 }
@@ -212,7 +217,7 @@ impl Unfinished {
         let at = self.path();
         let (bytes, source) = match &mut self {
             Self::Memory(bytes) => (bytes.len() as u64, Source::Memory(std::mem::take(bytes).into())),
-            Self::File { file, path } => {
+            Self::File { file, path, .. } => {
                 file.sync_all().map_err(StorageError::io("sync", &at))?;
                 let bytes = file.metadata().map_err(StorageError::io("read the size of", &at))?.len();
                 let file = file.try_clone().map_err(StorageError::io("open", &at))?;
@@ -226,7 +231,15 @@ impl Unfinished {
 impl Write for Unfinished {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::File { file, .. } => file.write(bytes),
+            Self::File { file, unsynced, .. } => {
+                let written = file.write(bytes)?;
+                *unsynced += written;
+                if *unsynced >= SYNC_EVERY {
+                    file.sync_data()?;
+                    *unsynced = 0;
+                }
+                Ok(written)
+            }
             Self::Memory(memory) => memory.write(bytes),
         }
     }
