@@ -62,6 +62,8 @@ pub enum Mutation {
     ExitRulesIgnored,
     /// Siblings are not spread.
     SpreadIgnored,
+    /// Siblings whose places are kept count for nothing where others are spread.
+    SpreadSeesRunsOnly,
     /// A delay that a lost node had begun is forgotten.
     OwedDelayForgotten,
     /// A further ending in a group restart that is paid for is charged again.
@@ -190,7 +192,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every one.
-    pub const ALL: [Self; 90] = [
+    pub const ALL: [Self; 91] = [
         Self::BudgetOffByOne,
         Self::WindowClosedInterval,
         Self::NoBackoff,
@@ -219,6 +221,7 @@ impl Mutation {
         Self::TransientRestarts,
         Self::ExitRulesIgnored,
         Self::SpreadIgnored,
+        Self::SpreadSeesRunsOnly,
         Self::OwedDelayForgotten,
         Self::GroupChargesTwice,
         Self::AllIsOne,

@@ -306,7 +306,8 @@ fn used(node: &Node) -> u64 {
     node.sessions.values().map(|session| u64::from(session.used)).sum()
 }
 
-/// Siblings with the same spread key, by the value of that label on their nodes.
+/// Siblings with the same spread key, by the value of that label on their nodes: those where they run next, where that is chosen
+/// already, since several that get their places together, or leave a node together, would not see one another.
 fn spread_counts(cluster: &Cluster, path: &Path, spec: &ProcessSpec) -> BTreeMap<String, u32> {
     let mut counts = BTreeMap::new();
     let Some(key) = spec.place.spread.as_ref().filter(|_| !broken(Mutation::SpreadIgnored)) else { return counts };
@@ -318,10 +319,11 @@ fn spread_counts(cluster: &Cluster, path: &Path, spec: &ProcessSpec) -> BTreeMap
     for id in &supervisor.children {
         let sibling = parent.child(id);
         let Some(Body::Process(process)) = cluster.member(&sibling).map(|member| &member.body) else { continue };
-        let ProcessPhase::Assigned(run) = &process.phase else { continue };
+        let runs_on = cluster.run(&sibling).map(|run| &run.node);
+        let place = process.place.as_ref().filter(|_| !broken(Mutation::SpreadSeesRunsOnly)).map(|place| &place.node);
         if sibling != *path
             && process.spec.place.spread.as_ref() == Some(key)
-            && let Some(node) = cluster.nodes.get(&run.node)
+            && let Some(node) = place.or(runs_on).and_then(|name| cluster.nodes.get(name))
         {
             *counts.entry(label_value(node, key)).or_default() += 1;
         }

@@ -1,9 +1,11 @@
 //! Where runs go and when, checked against the words of the design: placement, what is owed of a delay, and the brake.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use pando_protocol::ids::{NodeName, Path};
 use pando_protocol::message::{Change, DifferenceKind};
+use pando_protocol::spec::ProcessSpec;
 use pando_supervision::cluster::{Cluster, DownReason, Group, Node, Pending, ProcessPhase, Run, Stage, StopReason};
 use pando_supervision::{Applied, Command, Done, Event, EventKind};
 
@@ -15,6 +17,7 @@ use super::payers::Step;
 /// What does not hold.
 pub fn check(step: Step<'_>, applied: &Applied) -> Result<(), String> {
     the_best_node_is_chosen(step)?;
+    those_placed_in_one_go_are_spread(step)?;
     a_delay_goes_along_to_another_node(step, applied)?;
     starts_after_a_loss_are_braked(step, applied)?;
     only_what_differs_is_updated(step, applied)
@@ -65,6 +68,77 @@ fn is_placed_with_others(step: Step<'_>, path: &Path) -> bool {
     with_others || kept(step.before) != kept(step.after)
 }
 
+/// Where a child is going to run, or runs.
+fn whereabouts<'a>(cluster: &'a Cluster, path: &Path) -> Option<&'a NodeName> {
+    let place = cluster.process(path)?.place.as_ref().map(|place| &place.node);
+    place.or(cluster.run(path).map(|run| &run.node))
+}
+
+/// However many siblings got runs or places, with others or alone: no value of the label is two ahead of one that had room, where all
+/// who were placed could go to either.
+fn those_placed_in_one_go_are_spread(step: Step<'_>) -> Result<(), String> {
+    let parents: BTreeSet<Path> = step.after.members.keys().filter_map(Path::parent).collect();
+    for parent in parents {
+        let siblings = step.after.members.keys().filter(|path| path.parent().as_ref() == Some(&parent));
+        let siblings: Vec<&Path> = siblings.filter(|path| spread_key(step.after, path).is_some()).collect();
+        let is_new = |path: &Path| whereabouts(step.after, path) != whereabouts(step.before, path);
+        let is_there = |path: &Path| whereabouts(step.after, path).is_some();
+        let new: Vec<&Path> = siblings.iter().copied().filter(|path| is_there(path) && is_new(path)).collect();
+        let Some(first) = new.first().and_then(|path| step.after.process(path)) else { continue };
+        let wishes = |spec: &ProcessSpec| (spec.place.clone(), spec.slots);
+        let alike = |path: &&Path| {
+            let process = step.after.process(path);
+            process.is_some_and(|one| one.refusals.is_empty() && wishes(&one.spec) == wishes(&first.spec))
+        };
+        if new.iter().all(alike) {
+            new.iter().try_for_each(|path| has_no_better_value(step, path, &siblings))?;
+        }
+    }
+    Ok(())
+}
+
+fn spread_key<'a>(cluster: &'a Cluster, path: &Path) -> Option<&'a str> {
+    cluster.process(path)?.spec.place.spread.as_deref()
+}
+
+fn has_no_better_value(step: Step<'_>, path: &Path, siblings: &[&Path]) -> Result<(), String> {
+    let (Some(process), Some(key), Some(chosen)) =
+        (step.after.process(path), spread_key(step.after, path), whereabouts(step.after, path))
+    else {
+        return Ok(());
+    };
+    let value = |node: &NodeName| {
+        step.after.nodes.get(node)?.labels.iter().find(|label| label.key == key).map(|l| l.value.clone())
+    };
+    let alike = siblings.iter().filter(|other| spread_key(step.after, other) == Some(key));
+    let theirs: Vec<&NodeName> = alike.filter_map(|other| whereabouts(step.after, other)).collect();
+    let crowd = |node: &NodeName| theirs.iter().filter(|other| value(other) == value(node)).count();
+    let place = &process.spec.place;
+    let preferred = |node: &Node| place.prefer.iter().filter(|label| node.labels.contains(label)).count();
+    let had_room = |cluster: &Cluster, name: &NodeName| {
+        let used = |node: &Node| node.sessions.values().map(|session| u64::from(session.used)).sum::<u64>();
+        let node = cluster.nodes.get(name);
+        node.is_none_or(|node| used(node) + u64::from(process.spec.slots) <= u64::from(node.slots))
+    };
+    let Some(there) = step.after.nodes.get(chosen).filter(|node| !node.drained) else { return Ok(()) };
+    for (name, node) in &step.after.nodes {
+        let could_go = node.current.is_some()
+            && !node.drained
+            && place.require.iter().all(|label| node.labels.contains(label))
+            && had_room(step.before, name)
+            && had_room(step.after, name)
+            && preferred(node) >= preferred(there);
+        if could_go && value(name) != value(chosen) && crowd(name) + 1 < crowd(chosen) {
+            return Err(format!(
+                "siblings are spread: {path} went to {chosen}, where {} are, and {} are where {name} is",
+                crowd(chosen),
+                crowd(name)
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// What a node takes besides this run.
 fn others(node: &Node, name: &NodeName, run: &Run) -> (u64, usize) {
     let used: u64 = node.sessions.values().map(|session| u64::from(session.used)).sum();
@@ -98,7 +172,7 @@ fn rank(cluster: &Cluster, path: &Path, run: &Run, name: &NodeName, node: &Node)
         let alike = siblings.filter(|other| {
             cluster.process(other).is_some_and(|process| process.spec.place.spread.as_ref() == Some(key))
         });
-        let there = alike.filter_map(|other| cluster.nodes.get(&cluster.run(other)?.node));
+        let there = alike.filter_map(|other| cluster.nodes.get(whereabouts(cluster, other)?));
         there.filter(|other| value(other, key) == value(node, key)).count()
     });
     let preferred = -i64::try_from(preferred).unwrap_or(0);
