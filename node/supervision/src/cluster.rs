@@ -184,7 +184,7 @@ impl Cluster {
         match &self.member(path)?.body {
             Body::Process(Process { phase: ProcessPhase::Pending(pending), .. }) => Some(pending),
             Body::Supervisor(supervisor) => match supervisor.group() {
-                Some(Group::Pending(pending)) => Some(pending),
+                Some(Group::Pending { pending, .. }) => Some(pending),
                 Some(Group::Settled | Group::TakingDown { .. } | Group::Starting) | None => None,
             },
             Body::Process(_) => None,

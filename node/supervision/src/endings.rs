@@ -377,8 +377,9 @@ impl Change<'_> {
         let Some(parent) = path.parent() else { return };
         if self.is_paid_for(&parent) {
             let payer = "nobody: its group restarts already, and that is paid for".to_owned();
-            self.note(path, &cause, false, payer, self.group_decision(path, Duration::ZERO));
-            self.restart_group(&parent, path, Duration::ZERO, true);
+            let wait = self.unpaid_delay(path);
+            self.note(path, &cause, false, payer, self.group_decision(path, wait));
+            self.restart_group(&parent, path, wait, true);
             return self.keep_place_with_group(path, run, &cause);
         }
         match self.charge_own(path, &cause) {

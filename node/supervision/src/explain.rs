@@ -97,7 +97,9 @@ fn now_sentence(cluster: &Cluster, path: &Path, member: &Member) -> String {
                 match group {
                     Group::Settled => format!("has been up for {since}"),
                     Group::TakingDown { .. } => format!("has been up for {since} and restarts its group"),
-                    Group::Pending(_) => format!("has been up for {since}; its group is down and waits to start again"),
+                    Group::Pending { .. } => {
+                        format!("has been up for {since}; its group is down and waits to start again")
+                    }
                     Group::Starting => format!("has been up for {since} and starts its children in order"),
                 }
             }

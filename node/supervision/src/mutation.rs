@@ -68,6 +68,8 @@ pub enum Mutation {
     OwedDelayForgotten,
     /// A further ending in a group restart that is paid for is charged again.
     GroupChargesTwice,
+    /// The same, while the group waits out its delay.
+    WaitingGroupChargesAgain,
     /// `one_for_all` takes down only what `rest_for_one` would.
     AllIsOne,
     /// The next generation of a group starts while the former still stops.
@@ -192,7 +194,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every one.
-    pub const ALL: [Self; 91] = [
+    pub const ALL: [Self; 92] = [
         Self::BudgetOffByOne,
         Self::WindowClosedInterval,
         Self::NoBackoff,
@@ -224,6 +226,7 @@ impl Mutation {
         Self::SpreadSeesRunsOnly,
         Self::OwedDelayForgotten,
         Self::GroupChargesTwice,
+        Self::WaitingGroupChargesAgain,
         Self::AllIsOne,
         Self::GenerationsOverlap,
         Self::GroupStartsAtOnce,

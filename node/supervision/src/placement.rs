@@ -63,7 +63,8 @@ impl Change<'_> {
         match &mut self.member(path).body {
             Body::Process(Process { phase: ProcessPhase::Pending(pending), .. })
             | Body::Supervisor(Supervisor {
-                phase: SupervisorPhase::Up { group: Group::Pending(pending), .. }, ..
+                phase: SupervisorPhase::Up { group: Group::Pending { pending, .. }, .. },
+                ..
             }) => pending.waits_for = Some(reason.clone()),
             Body::Process(_) | Body::Supervisor(_) => {}
         }

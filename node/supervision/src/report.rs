@@ -209,7 +209,7 @@ fn turn(cluster: &Cluster, path: &Path) -> Option<String> {
     let parent = path.parent().filter(|_| is_startable(cluster, path))?;
     let supervisor = cluster.supervisor(&parent)?;
     match supervisor.group()? {
-        Group::Settled | Group::Pending(_) => None,
+        Group::Settled | Group::Pending { .. } => None,
         Group::TakingDown { .. } => unfinished_stop(cluster, &parent, supervisor),
         Group::Starting => {
             let before = supervisor.children.iter().map(|id| parent.child(id)).take_while(|child| child != path);

@@ -156,8 +156,9 @@ impl Change<'_> {
         }
         if self.is_paid_for(parent) {
             let payer = "nobody: its group restarts already, and that is paid for".to_owned();
-            self.conclude(path, &cause, false, payer, self.group_decision(path, Duration::ZERO));
-            return self.restart_group(parent, path, Duration::ZERO, true);
+            let wait = self.unpaid_delay(path);
+            self.conclude(path, &cause, false, payer, self.group_decision(path, wait));
+            return self.restart_group(parent, path, wait, true);
         }
         match self.charge(parent, path, cause.clone()) {
             Ok(payer) if self.is_group(parent) => {

@@ -254,7 +254,9 @@ fn starts_with_its_group(step: Step<'_>, path: &Path) -> bool {
     let above = std::iter::successors(path.parent(), Path::parent);
     let mut groups = above.filter_map(|above| step.after.supervisor(&above)?.group());
     groups.find(|group| **group != Group::Settled).is_some_and(|group| match group {
-        Group::TakingDown { not_before, .. } | Group::Pending(Pending { not_before, .. }) => *not_before <= step.now(),
+        Group::TakingDown { not_before, .. } | Group::Pending { pending: Pending { not_before, .. }, .. } => {
+            *not_before <= step.now()
+        }
         Group::Starting | Group::Settled => true,
     })
 }
