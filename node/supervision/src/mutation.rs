@@ -52,6 +52,8 @@ pub enum Mutation {
     PromiseForgotten,
     /// A child that a node could not start is tried there for ever, at the node's charge.
     StartFailuresFree,
+    /// A temporary child that a node could not start is not tried elsewhere.
+    TemporaryTriedOnce,
     /// A new session of a node ends its older ones without proof.
     NewSessionEndsOld,
     /// Children of a lost node all start at once, however many.
@@ -194,7 +196,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every one.
-    pub const ALL: [Self; 92] = [
+    pub const ALL: [Self; 93] = [
         Self::BudgetOffByOne,
         Self::WindowClosedInterval,
         Self::NoBackoff,
@@ -218,6 +220,7 @@ impl Mutation {
         Self::LateWordsCount,
         Self::PromiseForgotten,
         Self::StartFailuresFree,
+        Self::TemporaryTriedOnce,
         Self::NewSessionEndsOld,
         Self::BrakeOff,
         Self::TransientRestarts,

@@ -183,6 +183,15 @@ pub fn choose(cluster: &Cluster, path: &Path) -> Result<(NodeName, SessionId), S
     chosen.ok_or_else(|| "no node is up".into())
 }
 
+/// Whether a node that did not refuse a child in this round can take it now, and nobody has to go along.
+pub(crate) fn fits_elsewhere_alone(cluster: &Cluster, path: &Path) -> bool {
+    let Some(process) = cluster.process(path) else { return false };
+    let colocation = colocation(cluster, path);
+    let together = |name: &NodeName, node: &Node| colocation.as_ref()?.obstacle(name, node);
+    let fits = nodes_that_fit(cluster, process, together).unwrap_or_default();
+    fits.into_iter().any(|(name, _)| !process.refused_by.contains(name))
+}
+
 /// The nodes that can take a process, where `together` says why one cannot for the sake of those that it stays with; or what each
 /// lacks.
 pub(crate) fn nodes_that_fit<'a>(

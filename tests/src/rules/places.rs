@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use pando_protocol::cause::{Exit, ExitHow};
 use pando_protocol::ids::{NodeName, Path};
 use pando_protocol::message::{Change, DifferenceKind};
-use pando_protocol::spec::ProcessSpec;
+use pando_protocol::session::Observation;
+use pando_protocol::spec::{ProcessSpec, Restart};
 use pando_supervision::cluster::{Cluster, DownReason, Group, Node, Pending, ProcessPhase, Run, Stage, StopReason};
 use pando_supervision::{Applied, Command, Done, Event, EventKind};
 
@@ -18,6 +20,7 @@ use super::payers::Step;
 pub fn check(step: Step<'_>, applied: &Applied) -> Result<(), String> {
     the_best_node_is_chosen(step)?;
     those_placed_in_one_go_are_spread(step)?;
+    what_never_started_is_tried_elsewhere(step)?;
     a_delay_goes_along_to_another_node(step, applied)?;
     starts_after_a_loss_are_braked(step, applied)?;
     only_what_differs_is_updated(step, applied)
@@ -179,6 +182,36 @@ fn rank(cluster: &Cluster, path: &Path, run: &Run, name: &NodeName, node: &Node)
     (process.refused_by.contains(name), preferred, penalty, crowd, others(node, name, run).1)
 }
 
+/// A temporary child that a node could not start is not over while another node, the first to be tried after it, could.
+fn what_never_started_is_tried_elsewhere(step: Step<'_>) -> Result<(), String> {
+    let Some(Observation::Exited { exit: Exit { how: ExitHow::StartFailed(_), .. }, .. }) = step.word() else {
+        return Ok(());
+    };
+    let Some((path, run)) = step.meant().filter(|(_, run)| run.stopping.is_none()) else { return Ok(()) };
+    let (Some(member), Some(process)) = (step.before.member(path), step.before.process(path)) else { return Ok(()) };
+    let above = || std::iter::successors(path.parent(), Path::parent).filter_map(|at| step.before.supervisor(&at));
+    let goes_on = above().all(|supervisor| supervisor.is_up() && supervisor.taken_down().is_empty());
+    let stands_alone = above().all(|supervisor| !supervisor.colocate);
+    if member.restart != Restart::Temporary || member.held || member.removed || !goes_on || !stands_alone {
+        return Ok(());
+    }
+    let had_room = |node: &Node| {
+        let used: u64 = node.sessions.values().map(|session| u64::from(session.used)).sum();
+        used + u64::from(run.slots) <= u64::from(node.slots)
+    };
+    let another = step.before.nodes.iter().find(|(name, node)| {
+        let has_labels = process.spec.place.require.iter().all(|label| node.labels.contains(label));
+        **name != run.node && node.current.is_some() && !node.drained && has_labels && had_room(node)
+    });
+    let is_over = step.after.process(path).is_some_and(|process| matches!(process.phase, ProcessPhase::Down(_)));
+    match another {
+        Some((name, _)) if process.refused_by.is_empty() && is_over => {
+            Err(format!("{path} never ran, is over, and was not tried on {name}"))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
 /// A run that waited out a delay when its node was lost or went does not start sooner elsewhere.
 fn a_delay_goes_along_to_another_node(step: Step<'_>, applied: &Applied) -> Result<(), String> {
     for path in step.before.members.keys().filter(|path| !started_anew(applied, path)) {
@@ -191,7 +224,7 @@ fn a_delay_goes_along_to_another_node(step: Step<'_>, applied: &Applied) -> Resu
             ProcessPhase::Assigned(new) if new.incarnation != old.incarnation => step.now().saturating_add(new.delay),
             ProcessPhase::Assigned(_) | ProcessPhase::Down(_) => continue,
         };
-        let reported = matches!(step.word(), Some(pando_protocol::session::Observation::Exited { .. }));
+        let reported = matches!(step.word(), Some(Observation::Exited { .. }));
         if starts < due && !reported {
             return Err(format!("a delay goes along: {path} owed until {due:?} and may start at {starts:?}"));
         }
