@@ -23,6 +23,7 @@ pub fn check(step: Step<'_>, applied: &Applied) -> Result<(), String> {
     what_never_started_is_tried_elsewhere(step)?;
     a_delay_goes_along_to_another_node(step, applied)?;
     starts_after_a_loss_are_braked(step, applied)?;
+    what_starts_during_a_brake_is_braked(step, applied)?;
     only_what_differs_is_updated(step, applied)
 }
 
@@ -271,6 +272,28 @@ fn starts_after_a_loss_are_braked(step: Step<'_>, applied: &Applied) -> Result<(
         Some(pair) => Err(format!("a loss is braked: two start within {:?}", pair[1] - pair[0])),
         None => Ok(()),
     }
+}
+
+/// While starts after a loss are held back, a supervisor that starts has no more than fifty children that start with it at once.
+fn what_starts_during_a_brake_is_braked(step: Step<'_>, applied: &Applied) -> Result<(), String> {
+    const FREE: usize = 50;
+    if step.before.head.brake <= step.now() {
+        return Ok(());
+    }
+    let begins = applied.events.iter().filter(|event| event.kind == EventKind::SupervisorStarted);
+    for path in begins.filter_map(|event| event.path.as_ref()) {
+        let Some(supervisor) = step.after.supervisor(path).filter(|one| !one.strategy.is_group()) else { continue };
+        let starts_at_once = |child: &Path| match step.after.process(child).map(|process| &process.phase) {
+            Some(ProcessPhase::Assigned(run)) => run.since == step.now() && run.delay.is_zero(),
+            Some(ProcessPhase::Pending(pending)) => pending.not_before <= step.now(),
+            Some(ProcessPhase::Down(_)) | None => false,
+        };
+        let at_once = supervisor.children.iter().filter(|id| starts_at_once(&path.child(id))).count();
+        if at_once > FREE {
+            return Err(format!("a loss is braked: {at_once} children of {path} start at once"));
+        }
+    }
+    Ok(())
 }
 
 fn is_taken_down(cluster: &Cluster, path: &Path) -> bool {
