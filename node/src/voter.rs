@@ -128,9 +128,8 @@ impl Voter {
             neighbours: peers.clone(),
             configured: config.voters.clone(),
             session_is_over: times.lease + MARGIN,
-            sessions: Box::new(move |name| {
-                state.borrow().cluster.nodes.get(name).map_or(0, |node| node.sessions.len())
-            }),
+            // What is kept may run on after a lease, and knows nothing of Raft.
+            leases: Box::new(move |name| state.borrow().cluster.nodes.get(name).map_or(0, |node| node.leases())),
             rules: Box::new(move || ruled.borrow().cluster.head.rules),
             changes: wanted,
             stop: stop.clone(),

@@ -155,6 +155,11 @@ impl Node {
     pub fn is_unreachable(&self) -> bool {
         self.current.is_none() && self.sessions.values().any(|session| session.silent)
     }
+
+    /// How many of its sessions may hold a lease that runs: all but those of which only what is kept is left.
+    pub fn leases(&self) -> usize {
+        self.sessions.values().filter(|session| !session.silent).count()
+    }
 }
 
 impl Cluster {
