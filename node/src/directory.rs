@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::disk::remedy;
 
 /// The file in the data folder.
-const FILE: &str = "members";
+pub(crate) const FILE: &str = "members";
 
 /// What is known of the members.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +59,11 @@ impl Directory {
             Ok(None) => {}
             Err(error) => {
                 let file = folder.join(FILE);
-                tracing::warn!(file = %file.display(), %error, "the known members cannot be read: going by --voters");
+                tracing::warn!(
+                    file = %file.display(), %error,
+                    "the known members cannot be read: going by --voters until the leader names them; where none of those is a \
+                     voter any more, start it with newer ones"
+                );
             }
         }
         directory
@@ -150,11 +154,17 @@ fn read(folder: &Path) -> io::Result<Option<Members>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    codec::decode::<Members, FRAME_LIMIT>(&bytes).map(Some).map_err(io::Error::other)
+    // Of a damaged index all that the leader says could look old.
+    let Some((bytes, checksum)) = bytes.split_last_chunk() else { return Err(io::Error::other("it is cut short")) };
+    if crc32c::crc32c(bytes).to_le_bytes() != *checksum {
+        return Err(io::Error::other("it does not fit its checksum"));
+    }
+    codec::decode::<Members, FRAME_LIMIT>(bytes).map(Some).map_err(io::Error::other)
 }
 
-fn write(folder: &Path, members: &Members) -> io::Result<()> {
-    let bytes = codec::encode::<FRAME_LIMIT>(members).map_err(io::Error::other)?;
+pub(crate) fn write(folder: &Path, members: &Members) -> io::Result<()> {
+    let mut bytes = codec::encode::<FRAME_LIMIT>(members).map_err(io::Error::other)?;
+    bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
     let aside = folder.join(format!("{FILE}.new"));
     fs::write(&aside, bytes)?;
     fs::rename(&aside, folder.join(FILE))

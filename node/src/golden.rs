@@ -19,6 +19,7 @@ use pando_protocol::session::{self, Members, Obituary};
 use pando_protocol::spec::Signal;
 use pando_supervision::{Batch, Cluster, Command, Stamp, apply};
 
+use crate::directory::{self, Directory, Known};
 use crate::guard::BootTime;
 use crate::guard::words::{
     Configuration, EndedHow, Ending, FromGuard, Order, RunId, StartOrder, ToGuard, VoterAddress, Word,
@@ -49,6 +50,7 @@ async fn golden_bytes_of_what_nodes_send_and_keep_are_written_and_read_as_they_w
     snapshot_file(&mut golden);
     identity_file(&mut golden);
     session_file(&mut golden);
+    members_file(&mut golden);
     golden.surveyed_elsewhere(&["Call", "Rejection", "Command"]);
     golden.finish();
 }
@@ -277,6 +279,25 @@ fn session_file(golden: &mut Golden) {
         fs::write(former.path().join("sessions"), bytes).unwrap();
         let read = SessionRecord::open(former.path(), here()).unwrap().sessions();
         assert_eq!(read, [SessionId(3), SessionId(300)]);
+    }
+}
+
+fn members_file(golden: &mut Golden) {
+    let member = |name: &str, raft_id, votes| session::Member {
+        name: name.parse().unwrap(),
+        raft_id,
+        address: format!("{name}:7400"),
+        votes,
+    };
+    let members = Members { index: 300, members: vec![member("n1", u64::MAX, true), member("n4", 4, false)] };
+    let folder = tempfile::tempdir().unwrap();
+    directory::write(folder.path(), &members).unwrap();
+    let written = [("a voter and a learner".into(), fs::read(folder.path().join(directory::FILE)).unwrap())];
+    for bytes in golden.bytes("members", &written) {
+        let former = tempfile::tempdir().unwrap();
+        fs::write(former.path().join(directory::FILE), bytes).unwrap();
+        let known = Directory::open(former.path(), BTreeMap::new()).watch().borrow().clone();
+        assert_eq!(known, Known { members: members.clone(), is_told: false });
     }
 }
 

@@ -23,7 +23,7 @@ use crate::raft::state_machine::{Rules, StateMachine};
 use crate::raft::{Raft, bootstrap, campaign, leadership, members, questions, raising};
 use crate::sessions::MARGIN;
 use crate::storage::identity::DataFolder;
-use crate::storage::log::{LogOptions, LogStore};
+use crate::storage::log::{Cut, LogOptions, LogStore};
 use crate::storage::retention::{Limits, OnDisk, Retention};
 use crate::storage::snapshot::{Snapshot, SnapshotStore};
 use crate::transport::{Credentials, Peers};
@@ -65,6 +65,13 @@ impl Voter {
             StateMachine::open(snapshots.clone(), rules).context("cannot load the snapshot")?;
         let log =
             LogStore::open(&folder.log(), &LogOptions::for_size(config.log_bytes)).context("cannot open the log")?;
+        if let Some(Cut { path, offset, bytes }) = log.cut() {
+            tracing::warn!(
+                file = %path.display(), offset, bytes,
+                "the log ended inside a record, as a crash or a full disk leaves it: that end was cut; nobody counts on what was \
+                 there, and the leader sends what is missing, so there is nothing to do"
+            );
+        }
         let log = log.noting(instruments.sync.clone());
         let snapshot = published.borrow().applied.map(|applied| applied.index);
         log.ensure_follows(snapshot).context("cannot use the log")?;
@@ -128,9 +135,8 @@ impl Voter {
             neighbours: peers.clone(),
             configured: config.voters.clone(),
             session_is_over: times.lease + MARGIN,
-            sessions: Box::new(move |name| {
-                state.borrow().cluster.nodes.get(name).map_or(0, |node| node.sessions.len())
-            }),
+            // What is kept may run on after a lease, and knows nothing of Raft.
+            leases: Box::new(move |name| state.borrow().cluster.nodes.get(name).map_or(0, |node| node.leases())),
             rules: Box::new(move || ruled.borrow().cluster.head.rules),
             changes: wanted,
             stop: stop.clone(),

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pando_protocol::message::{Call, Change, Found, Freshness, Query, Reply};
 use pando_protocol::session::NodeRole;
-use pando_protocol::view::{MemberRole, MemberRow};
-use pando_tests::cluster::{Cluster, Options, SOON, path};
+use pando_protocol::view::{MemberRole, MemberRow, State};
+use pando_tests::cluster::{Cluster, Options, SOON, path, send, sleeper};
 use pando_tests::wait::{wait_until, wait_until_blocking};
+use rustix::process::Signal;
 
 const TREE: &str = r#"
 name = "t"
@@ -227,6 +228,47 @@ async fn a_voter_that_lost_its_data_folder_is_replaced_without_a_person() {
         cluster.change(Change::Restart(path("/t/b"))).await.map(|changed| changed.differences.len()).ok(),
         Some(1)
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_voter_that_lost_its_data_is_replaced_also_where_it_kept_a_child_and_that_waits_for_an_operator() {
+    let mut cluster = Cluster::running(&format!("name = 't'\n{}on_disconnect = 'keep'\n", sleeper("a"))).await;
+    let before = cluster.row("/t/a").await;
+    let lost = cluster.home("/t/a").await;
+    let id = |rows: &[MemberRow]| rows.iter().find(|row| row.name.as_str() == lost).map(|row| row.raft_id);
+    let old = id(&members(&cluster).await);
+    // Its machine dies with its disk: nobody reports that nothing runs there any more, and nothing is left that proves it.
+    let guard = cluster.node(&lost).guard();
+    cluster.node(&lost).signal(Signal::STOP);
+    send(guard, Signal::KILL);
+    cluster.node(&lost).kill();
+    cluster.node(&lost).wait_for_guard();
+    fs::remove_dir_all(cluster.node(&lost).data()).expect("its data");
+    cluster.node(&lost).start();
+    let is_replaced = |rows: &Vec<MemberRow>| {
+        let are_voters = rows.iter().all(|row| row.role == MemberRole::Voter && row.answers == Some(true));
+        rows.len() == 3 && are_voters && id(rows) != old
+    };
+    wait_until("three voters, one of them new", SOON, async || members(&cluster).await, is_replaced).await;
+    cluster.all_up().await;
+
+    let row = cluster.row("/t/a").await;
+    assert_eq!((row.state, row.incarnation), (State::Unreachable, before.incarnation), "nobody knows that it is gone");
+    let words = done(&cluster, "explain /t/a");
+    let expected = format!("{lost} is back and knows nothing of it, and nothing is started in its place");
+    assert!(words.contains(&expected), "{words}");
+    let oath = format!("stops {lost}, says `pando node remove {lost} --dead`, and starts {lost} again");
+    assert!(words.contains(&oath), "{words}");
+    refused(&cluster, &format!("node remove {lost} --dead"), "stop its process first");
+
+    cluster.node(&lost).terminate();
+    cluster.node(&lost).wait_for_end();
+    done(&cluster, &format!("node remove {lost} --dead"));
+    let after = cluster.runs_anew("/t/a", &before).await;
+    assert_eq!(after.restarts, 0, "nobody pays for it");
+    cluster.node(&lost).start();
+    cluster.all_up().await;
+    assert_eq!(cluster.row("/t/a").await.incarnation, after.incarnation);
 }
 
 fn members_call() -> Call {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use pando_protocol::cause::{CauseClass, ExitHow};
-use pando_protocol::spec::{ExitAction, ExitMatch, ExitRule, Restart, Signal};
+use pando_protocol::message::Change;
+use pando_protocol::spec::{ExitAction, ExitMatch, ExitRule, Restart, Signal, Strategy, SupervisorSpec};
 use pando_protocol::view::State;
 use pando_supervision::EventKind;
 use pando_tests::rules::specs::{budget, ms, permanent, process, tree, with_restart};
@@ -153,10 +154,61 @@ fn unpaid_endings_of_different_kinds_count_together() {
 #[test]
 fn a_stop_that_we_asked_for_is_never_a_crash_whatever_the_exit_code() {
     let mut world = with(Restart::Permanent);
-    world.change(pando_protocol::message::Change::Stop("/t/a".parse().unwrap())).unwrap();
+    world.change(Change::Stop("/t/a".parse().unwrap())).unwrap();
     world.crash("/t/a", 99);
     assert_eq!(after(&world), (CauseClass::Stopped, false, State::Stopped));
     assert!(world.last("/t/a").cause.message.starts_with("stopped by operator"));
+}
+
+fn refused(world: &mut World, path: &str) {
+    world.exit(path, ExitHow::StartFailed("no such program".into()), None);
+}
+
+#[test]
+fn a_temporary_child_that_a_node_cannot_start_is_tried_on_another_one_since_nothing_has_run() {
+    let mut world = World::new(&["n1", "n2"]);
+    world.change(Change::Apply(tree("t", |_| {}, vec![with_restart("a", Restart::Temporary)]))).unwrap();
+    refused(&mut world, "/t/a");
+    let row = world.last("/t/a");
+    assert_eq!(
+        (row.payer.as_str(), row.decision.as_str()),
+        ("node n1: other nodes are tried first", "tried on another node at once")
+    );
+    world.settle();
+    assert_eq!((world.node_of("/t/a").as_deref(), world.is_ready("/t/a")), (Some("n2"), true));
+    world.crash("/t/a", 1);
+    assert_eq!(world.row("/t/a").state, State::Finished, "it has run");
+}
+
+#[test]
+fn a_temporary_child_that_no_node_can_start_ends() {
+    for nodes in [&["n1"][..], &["n1", "n2"], &["n1", "n2", "n3"]] {
+        let mut world = World::new(nodes);
+        world.change(Change::Apply(tree("t", |_| {}, vec![with_restart("a", Restart::Temporary)]))).unwrap();
+        for _ in nodes.iter().take(2) {
+            assert_ne!(world.row("/t/a").state, State::Finished);
+            refused(&mut world, "/t/a");
+        }
+        assert_eq!(world.row("/t/a").state, State::Finished, "{nodes:?}");
+        assert_eq!(world.row("/t").restart_rate, 0, "it is never restarted, so nobody pays");
+    }
+}
+
+#[test]
+fn a_temporary_member_that_its_node_cannot_start_goes_elsewhere_without_its_group() {
+    let members = || vec![permanent("a"), with_restart("b", Restart::Temporary), permanent("c")];
+    for (colocate, expected) in [(false, State::Running), (true, State::Finished)] {
+        let mut world = World::new(&["n1", "n2"]);
+        let group = |root: &mut SupervisorSpec| (root.strategy, root.colocate) = (Strategy::OneForAll, colocate);
+        world.change(Change::Apply(tree("t", group, members()))).unwrap();
+        world.advance_to_assigned("/t/b");
+        let before = world.run("/t/a").unwrap().incarnation;
+        refused(&mut world, "/t/b");
+        world.settle();
+        assert_eq!(world.row("/t/b").state, expected, "colocate = {colocate}");
+        assert_eq!(world.run("/t/a").unwrap().incarnation, before, "it restarts nobody");
+        assert!(world.is_ready("/t/c"));
+    }
 }
 
 #[test]

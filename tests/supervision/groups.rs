@@ -147,6 +147,38 @@ fn an_earlier_member_that_fails_widens_a_running_restart_at_no_further_charge() 
 }
 
 #[test]
+fn an_earlier_member_that_fails_while_its_group_waits_out_its_delay_costs_nothing_more() {
+    let mut world = across_nodes(Strategy::RestForOne);
+    world.crash("/g/b", 1);
+    world.settle(); // c has stopped.
+    assert!(world.run("/g/c").is_none() && world.is_ready("/g/a"));
+    world.crash("/g/a", 1);
+    assert_eq!(world.last("/g/a").payer, "nobody: its group restarts already, and that is paid for");
+    world.advance(Duration::from_secs(1));
+    assert!(ALL.iter().all(|path| world.is_ready(path)));
+    assert_eq!(world.row("/g").restart_rate, 1);
+    world.crash("/g/a", 1);
+    assert!(world.last("/g/a").charged, "the new generation had begun");
+}
+
+#[test]
+fn a_crash_that_costs_nothing_is_followed_by_a_delay_all_the_same() {
+    let mut world = across_nodes(Strategy::RestForOne);
+    world.crash("/g/b", 1);
+    world.lose("n3");
+    world.advance(Duration::from_secs(5));
+    assert_eq!(world.row("/g").state, State::Waiting, "c has no node that it can run on");
+    world.crash("/g/a", 1);
+    world.join("n3", 10, &["at=n3"]);
+    world.settle();
+    assert!(world.run("/g/a").is_none());
+    assert_eq!(world.last("/g/a").decision.split(" after ").next(), Some("/g restarts with it"));
+    world.advance(Duration::from_secs(1));
+    assert!(ALL.iter().all(|path| world.is_ready(path)));
+    assert_eq!(world.row("/g").restart_rate, 1);
+}
+
+#[test]
 fn the_budget_of_a_group_counts_restarts_and_not_members() {
     let mut world = World::new(&["n1"]);
     let children = vec![permanent("a"), permanent("b")];

@@ -255,6 +255,32 @@ fn a_pool_of_sixty_that_its_group_takes_down_with_a_lost_node_waits_as_long_as_o
 }
 
 #[test]
+fn what_an_operator_restarts_while_a_loss_is_braked_does_not_start_all_at_once() {
+    let mut world = World::new(&[]);
+    world.join("n1", 300, &[]);
+    let names: Vec<String> = (0..200).map(|n| format!("c{n}")).collect();
+    let pool = nested("pool", |_, _| {}, names.iter().map(|name| permanent(name)).collect());
+    world.apply(&tree("t", |_| {}, vec![pool]));
+    world.join("n2", 300, &[]);
+    world.lose("n1");
+    world.settle();
+    let ready = |world: &World| names.iter().filter(|name| world.is_ready(&format!("/t/pool/{name}"))).count();
+    assert_eq!(ready(&world), 50);
+    let lost = world.sim.now;
+    world.restart("/t/pool");
+    assert_eq!(ready(&world), 50, "the rest is held back as before");
+    while ready(&world) < names.len() {
+        let (next, before) = (world.sim.next_time().expect("more is to come"), ready(&world));
+        world.advance(next - world.sim.now);
+        assert!(ready(&world) <= before + 1, "one by one");
+    }
+    assert!(world.sim.now - lost <= ms(1_000 + 2 * 150 * 20), "they wait behind those of the loss");
+    world.advance(ms(20));
+    world.restart("/t/pool");
+    assert_eq!(ready(&world), names.len(), "the loss is over");
+}
+
+#[test]
 fn losses_one_after_the_other_share_one_queue() {
     let mut world = World::new(&["n1"]);
     let names: Vec<String> = (0..60).map(|n| format!("c{n}")).collect();

@@ -1,7 +1,9 @@
 //! Where children run, and what those that run nowhere wait for.
 
 use pando_protocol::cause::ExitHow;
-use pando_protocol::spec::ChildSpec;
+use pando_protocol::ids::NodeName;
+use pando_protocol::message::Change;
+use pando_protocol::spec::{ChildSpec, Strategy, SupervisorSpec};
 use pando_protocol::view::State;
 use pando_supervision::EventKind;
 use pando_tests::rules::specs::{permanent, process, tree};
@@ -46,9 +48,45 @@ fn siblings_with_the_same_spread_key_go_to_different_values_of_the_label() {
     for (name, zone) in [("n1", "zone=a"), ("n2", "zone=a"), ("n3", "zone=b"), ("n4", "zone=c")] {
         world.join(name, 9, &[zone]);
     }
-    let spread = |id: &str| placed(id, |spec| spec.place.spread = Some("zone".into()));
     world.apply(&tree("t", |_| {}, ["a", "b", "c", "d"].map(spread).into()));
     assert_eq!(nodes(&world, &["a", "b", "c", "d"]), ["n1", "n3", "n4", "n2"]);
+}
+
+fn spread(id: &str) -> ChildSpec {
+    placed(id, |spec| spec.place.spread = Some("zone".into()))
+}
+
+/// The zones in which these run.
+fn zones_of(world: &World, children: &[&str]) -> Vec<String> {
+    let labels = |node: String| world.sim.cluster.nodes[&node.parse::<NodeName>().unwrap()].labels.clone();
+    nodes(world, children).into_iter().map(|node| labels(node).first().unwrap().value.clone()).collect()
+}
+
+#[test]
+fn members_of_a_group_that_get_their_places_together_are_spread() {
+    let mut world = World::new(&[]);
+    for (name, zone) in [("n1", "zone=a"), ("n2", "zone=a"), ("n3", "zone=b"), ("n4", "zone=c")] {
+        world.join(name, 9, &[zone]);
+    }
+    let all = ["a", "b", "c"];
+    let group = |root: &mut SupervisorSpec| (root.strategy, root.colocate) = (Strategy::OneForAll, false);
+    world.apply(&tree("t", group, all.map(spread).into()));
+    assert_eq!(zones_of(&world, &all), ["a", "b", "c"]);
+    assert_eq!(nodes(&world, &all), ["n1", "n3", "n4"], "a place that is kept counts like a run");
+}
+
+#[test]
+fn siblings_that_leave_a_drained_node_together_are_spread() {
+    let mut world = World::new(&[]);
+    world.join("n1", 9, &["zone=a"]);
+    let all = ["a", "b", "c"];
+    world.apply(&tree("t", |_| {}, all.map(spread).into()));
+    for (name, zone) in [("n2", "zone=b"), ("n3", "zone=b"), ("n4", "zone=b"), ("n5", "zone=c"), ("n6", "zone=d")] {
+        world.join(name, 9, &[zone]);
+    }
+    world.change(Change::Drain("n1".parse().unwrap())).expect("it is drained");
+    world.settle();
+    assert_eq!(zones_of(&world, &all), ["b", "c", "d"]);
 }
 
 #[test]

@@ -89,6 +89,27 @@ fn the_same_incarnation_goes_on_under_the_next_session_of_its_node() {
 }
 
 #[test]
+fn what_a_node_kept_that_lost_its_data_waits_for_an_operator_and_holds_no_lease() {
+    let mut world = world();
+    let before = world.run("/t/a").expect("it runs").clone();
+    fall_silent(&mut world);
+    assert_eq!(world.sim.cluster.nodes[&node("n1")].leases(), 0);
+    // Another disk: what comes back has no record of what it ran, and proves nothing.
+    let former = world.sim.runners[&node("n1")].clone();
+    world.sim.ghosts.push(former);
+    world.join("n1", 100, &[]);
+    world.settle();
+    world.advance(Duration::from_secs(600));
+    assert_eq!(world.run("/t/a"), Some(&before), "two copies are never risked");
+    assert_eq!(world.sim.cluster.nodes[&node("n1")].leases(), 1, "its own, and none of before");
+    let explained = report::explain(&world.sim.cluster, &path("/t/a")).expect("a known member");
+    let expected = "n1 is back and knows nothing of it, and nothing is started in its place";
+    assert!(explained.now.ends_with(expected), "{}", explained.now);
+    let waiting = world.row("/t/a").waiting.expect("it waits");
+    assert!(waiting.contains("stops n1, says `pando node remove n1 --dead`, and starts n1 again"), "{waiting}");
+}
+
+#[test]
 fn an_ending_while_silent_is_reported_and_charged_once_its_node_is_back() {
     let mut world = world();
     fall_silent(&mut world);

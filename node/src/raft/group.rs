@@ -205,7 +205,7 @@ impl Group {
             neighbours: peers.clone(),
             configured: self.configured.clone(),
             session_is_over: SESSION_IS_OVER,
-            sessions: Box::new(|_| 1),
+            leases: Box::new(|_| 1),
             rules: Box::new(move || ruled.rules()),
             changes: wanted,
             stop: stop.clone(),

@@ -39,8 +39,8 @@ use super::wire::{Introduction, Request};
 use crate::control::{ChangeRequest, NotChanged, members_of};
 use crate::storage::format::StoredMembership;
 
-/// Counts the sessions of a node that stand in the state.
-pub type Sessions = Box<dyn Fn(&NodeName) -> usize + Send + Sync>;
+/// Counts the sessions of a node under which a lease may run, by the state.
+pub type Leases = Box<dyn Fn(&NodeName) -> usize + Send + Sync>;
 /// Tells the version of the rules that the state is under.
 pub type StateRules = Box<dyn Fn() -> u32 + Send + Sync>;
 
@@ -54,8 +54,8 @@ pub struct Keeper<R: AsyncRuntime, N: Neighbours, SM: RaftStateMachine<Types<R>>
     pub configured: Configured,
     /// After this long without an answer nothing runs under a session any more: lease and margin.
     pub session_is_over: Duration,
-    /// The sessions that stand.
-    pub sessions: Sessions,
+    /// The leases that may run.
+    pub leases: Leases,
     /// The rules that whoever takes part must know.
     pub rules: StateRules,
     /// What people ask for.
@@ -276,7 +276,7 @@ impl<R: AsyncRuntime, N: Neighbours, SM: RaftStateMachine<Types<R>>> Keeper<R, N
                 report(&name, &actual, &now);
             }
             strangers.insert(key, since);
-            let is_over = since.elapsed() >= self.session_is_over && (self.sessions)(&name) <= 1;
+            let is_over = since.elapsed() >= self.session_is_over && (self.leases)(&name) <= 1;
             for step in replacement(&name, &actual, is_over, &now) {
                 // The next step is judged by what this one leaves.
                 let Some(entry) = self.assembly().map(|now| now.entry) else { return };

@@ -10,6 +10,30 @@ use raft_log::codeq::Decode;
 use super::error::StorageError;
 use super::wal::Records;
 
+/// The end of a log that a start has cut off.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cut {
+    /// The file.
+    pub path: PathBuf,
+    /// Where it ends now.
+    pub offset: u64,
+    /// How many bytes there were after that.
+    pub bytes: u64,
+}
+
+/// The newest file of the log in `folder`, and its size; `None` where there is none.
+pub(super) fn newest(folder: &Path) -> Result<Option<(PathBuf, u64)>, StorageError> {
+    let Some(path) = log_files(folder)?.pop() else { return Ok(None) };
+    let size = fs::metadata(&path).map_err(StorageError::io("look at", &path))?.len();
+    Ok(Some((path, size)))
+}
+
+/// What was cut off a file since it was looked at.
+pub(super) fn cut_off((path, before): (PathBuf, u64)) -> Result<Option<Cut>, StorageError> {
+    let offset = fs::metadata(&path).map_err(StorageError::io("look at", &path))?.len();
+    Ok((offset < before).then(|| Cut { path, offset, bytes: before - offset }))
+}
+
 /// Why the log in `folder` could not be opened, with the place where it is damaged.
 pub(super) fn why_refused(folder: &Path, error: io::Error) -> StorageError {
     if error.kind() == io::ErrorKind::WouldBlock {

@@ -44,6 +44,7 @@ use raft_log::RaftLog;
 use raft_log::api::raft_log_writer::RaftLogWriter;
 
 use super::damage;
+pub use super::damage::Cut;
 use super::error::StorageError;
 use super::folder;
 use super::format::{StoredLogId, StoredVote, decode_payload, encode_payload, newer_codec};
@@ -97,6 +98,7 @@ pub struct LogStore {
     log: Arc<Mutex<RaftLog<Records>>>,
     folder: Arc<Path>,
     took: Durations,
+    cut: Option<Arc<Cut>>,
 }
 
 /// How large the log is, file by file.
@@ -127,10 +129,12 @@ impl LogStore {
     /// another process, or another handle of this one, has it open; [`StorageError::NewerFormat`].
     pub fn open(folder: &Path, options: &LogOptions) -> Result<Self, StorageError> {
         folder::make(folder).map_err(StorageError::io("create", folder))?;
+        let newest = damage::newest(folder)?;
         let log =
             RaftLog::open(Arc::new(configuration(folder, options)?)).map_err(|e| damage::why_refused(folder, e))?;
         let took = Instruments::default().sync;
-        let store = Self { log: Arc::new(Mutex::new(log)), folder: folder.into(), took };
+        let cut = newest.map(damage::cut_off).transpose()?.flatten().map(Arc::new);
+        let store = Self { log: Arc::new(Mutex::new(log)), folder: folder.into(), took, cut };
         store.sync_newest()?;
         store.ensure_contiguous()?;
         store.ensure_known_format()?;
@@ -142,6 +146,11 @@ impl LogStore {
     pub fn noting(mut self, took: Durations) -> Self {
         self.took = took;
         self
+    }
+
+    /// What was cut off its end when it was opened; `None` where it ended with a whole record.
+    pub fn cut(&self) -> Option<&Cut> {
+        self.cut.as_deref()
     }
 
     /// Whether nothing was ever written: no vote and no entry.

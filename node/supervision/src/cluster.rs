@@ -155,6 +155,11 @@ impl Node {
     pub fn is_unreachable(&self) -> bool {
         self.current.is_none() && self.sessions.values().any(|session| session.silent)
     }
+
+    /// How many of its sessions may hold a lease that runs: all but those of which only what is kept is left.
+    pub fn leases(&self) -> usize {
+        self.sessions.values().filter(|session| !session.silent).count()
+    }
 }
 
 impl Cluster {
@@ -184,7 +189,7 @@ impl Cluster {
         match &self.member(path)?.body {
             Body::Process(Process { phase: ProcessPhase::Pending(pending), .. }) => Some(pending),
             Body::Supervisor(supervisor) => match supervisor.group() {
-                Some(Group::Pending(pending)) => Some(pending),
+                Some(Group::Pending { pending, .. }) => Some(pending),
                 Some(Group::Settled | Group::TakingDown { .. } | Group::Starting) | None => None,
             },
             Body::Process(_) => None,

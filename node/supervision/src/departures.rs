@@ -124,8 +124,7 @@ impl Change<'_> {
     /// Forgets a node whose machine is gone, by the oath of an operator: what was kept there has ended, and starts elsewhere.
     pub fn remove_dead_node(&mut self, name: &NodeName) -> Result<Vec<Difference>, Rejection> {
         let known = self.known_node(name)?;
-        let may_hold_a_lease = known.sessions.values().any(|session| !session.silent);
-        if may_hold_a_lease && !broken(Mutation::DeadByWordAlone) {
+        if known.leases() > 0 && !broken(Mutation::DeadByWordAlone) {
             let why = match known.current {
                 Some(_) => format!("is up: stop its process first, and then remove {name}"),
                 None => "may hold a lease that has not run out: wait until `pando node ls` shows it as down or unreachable, \

@@ -12,6 +12,7 @@ use crate::change::{Change, chain, escalated, human};
 use crate::cluster::{Cluster, DownReason, ProcessPhase, Refusal, Run, Stage, StopReason};
 use crate::command::EventKind;
 use crate::mutation::{Mutation, broken};
+use crate::placement::fits_elsewhere_alone;
 use crate::restarts::{Budget, Crash, delay, dice};
 use crate::supervisors::Escalation;
 
@@ -257,18 +258,17 @@ impl Change<'_> {
     /// The node pays until two nodes, or all that could take the child, refused it; then the budget.
     fn start_failed(&mut self, path: &Path, run: &Run, cause: Arc<CauseChain>) {
         self.note_refusal(path, run, &cause);
-        if self.member(path).restart == Restart::Temporary {
-            return self.end_temporary(path, &cause);
-        }
         let refused = &self.process(path).refused_by;
         let enough = refused.len() >= REFUSALS_BEFORE_CHARGE && !broken(Mutation::StartFailuresFree);
+        if self.member(path).restart == Restart::Temporary {
+            return self.temporary_start_failed(path, run, &cause, enough);
+        }
         let another = self.could_start_elsewhere(path);
         if enough || !(another || broken(Mutation::StartFailuresFree)) || !self.may_go_unpaid(path) {
             return self.pay_and_restart(path, run, cause);
         }
         self.member(path).unpaid += 1;
-        let payer = format!("node {}: other nodes are tried first", run.node);
-        self.note(path, &cause, false, payer, "tried on another node at once".into());
+        self.note_another_try(path, run, &cause);
         match path.parent().filter(|parent| self.is_group(parent)) {
             Some(group) => {
                 self.restart_group(&group, path, Duration::ZERO, false);
@@ -279,6 +279,21 @@ impl Change<'_> {
                 self.keep_way_back(path, run);
             }
         }
+    }
+
+    /// What was never started has not run, so a temporary child is tried elsewhere, too; but alone, since its end restarts nothing.
+    fn temporary_start_failed(&mut self, path: &Path, run: &Run, cause: &Arc<CauseChain>, enough: bool) {
+        let another = fits_elsewhere_alone(self.cluster, path) && !broken(Mutation::TemporaryTriedOnce);
+        if enough || !another || self.is_taken_down(path) {
+            return self.end_temporary(path, cause);
+        }
+        self.note_another_try(path, run, cause);
+        self.wait_for_place(path, Duration::ZERO);
+    }
+
+    fn note_another_try(&mut self, path: &Path, run: &Run, cause: &Arc<CauseChain>) {
+        let payer = format!("node {}: other nodes are tried first", run.node);
+        self.note(path, cause, false, payer, "tried on another node at once".into());
     }
 
     fn note_refusal(&mut self, path: &Path, run: &Run, cause: &CauseChain) {
@@ -377,8 +392,9 @@ impl Change<'_> {
         let Some(parent) = path.parent() else { return };
         if self.is_paid_for(&parent) {
             let payer = "nobody: its group restarts already, and that is paid for".to_owned();
-            self.note(path, &cause, false, payer, self.group_decision(path, Duration::ZERO));
-            self.restart_group(&parent, path, Duration::ZERO, true);
+            let wait = self.unpaid_delay(path);
+            self.note(path, &cause, false, payer, self.group_decision(path, wait));
+            self.restart_group(&parent, path, wait, true);
             return self.keep_place_with_group(path, run, &cause);
         }
         match self.charge_own(path, &cause) {

@@ -12,7 +12,7 @@ use crate::cluster::{
     Body, Cluster, DownReason, Group, Member, ProcessPhase, Run, Stage, Supervisor, SupervisorPhase, Then,
 };
 use crate::departures::Missing;
-use crate::report::{rows, state, waiting};
+use crate::report::{is_back, rows, state, waiting};
 use crate::restarts::Window;
 
 /// Why a member is as it is, and what happens next.
@@ -86,7 +86,7 @@ fn now_sentence(cluster: &Cluster, path: &Path, member: &Member) -> String {
         Body::Process(process) => match &process.phase {
             ProcessPhase::Down(reason) => down_sentence(cluster, path, *reason),
             ProcessPhase::Pending(_) => "is to run and has no place yet".into(),
-            ProcessPhase::Assigned(run) if cluster.is_unreachable(run) => unreachable_sentence(run),
+            ProcessPhase::Assigned(run) if cluster.is_unreachable(run) => unreachable_sentence(cluster, run),
             ProcessPhase::Assigned(run) => run_sentence(run, now),
         },
         Body::Supervisor(supervisor) => match &supervisor.phase {
@@ -97,7 +97,9 @@ fn now_sentence(cluster: &Cluster, path: &Path, member: &Member) -> String {
                 match group {
                     Group::Settled => format!("has been up for {since}"),
                     Group::TakingDown { .. } => format!("has been up for {since} and restarts its group"),
-                    Group::Pending(_) => format!("has been up for {since}; its group is down and waits to start again"),
+                    Group::Pending { .. } => {
+                        format!("has been up for {since}; its group is down and waits to start again")
+                    }
                     Group::Starting => format!("has been up for {since} and starts its children in order"),
                 }
             }
@@ -107,13 +109,14 @@ fn now_sentence(cluster: &Cluster, path: &Path, member: &Member) -> String {
     }
 }
 
-fn unreachable_sentence(run: &Run) -> String {
+fn unreachable_sentence(cluster: &Cluster, run: &Run) -> String {
     let what = match run.stage {
         Stage::Assigned => "may have been started",
         Stage::Started { .. } | Stage::Ready { .. } => "may run on",
     };
     let (node, number) = (&run.node, run.incarnation);
-    format!("{what} on {node} as incarnation {number}: {node} is silent, and nothing is started in its place")
+    let why = if is_back(cluster, run) { "is back and knows nothing of it" } else { "is silent" };
+    format!("{what} on {node} as incarnation {number}: {node} {why}, and nothing is started in its place")
 }
 
 fn run_sentence(run: &Run, now: Duration) -> String {

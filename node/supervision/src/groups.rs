@@ -24,6 +24,7 @@ use crate::cluster::{
 use crate::command::EventKind;
 use crate::mutation::{Mutation, broken};
 use crate::places::collect;
+use crate::restarts::{delay, dice};
 
 impl Change<'_> {
     /// Starts the first generation of a supervisor that has just come up.
@@ -34,7 +35,7 @@ impl Change<'_> {
                 self.set_down(&child, DownReason::Supervisor);
             }
         }
-        self.await_generation(path, self.now());
+        self.await_generation(path, self.now(), false);
     }
 
     /// A member of a group ended: takes down what the strategy says, and starts all of that again, not before `after` from now.
@@ -60,7 +61,10 @@ impl Change<'_> {
                 not_before = not_before.max(*earlier);
                 charged |= paid;
             }
-            Some(Group::Pending(pending)) => not_before = not_before.max(pending.not_before),
+            Some(Group::Pending { pending, charged: paid }) => {
+                not_before = not_before.max(pending.not_before);
+                charged |= paid;
+            }
             Some(Group::Starting | Group::Settled) | None => {}
         }
         let Some(from) = children.get(first).cloned() else { return };
@@ -111,10 +115,21 @@ impl Change<'_> {
         self.cluster.supervisor(path).is_some_and(|supervisor| supervisor.strategy.is_group())
     }
 
-    /// Whether a group restart that is under way was paid for: another ending of the old generation costs nothing more.
+    /// Whether a group restart that is under way was paid for: until the next generation begins another ending of the old one
+    /// costs nothing more.
     pub fn is_paid_for(&self, path: &Path) -> bool {
-        let group = self.cluster.supervisor(path).and_then(Supervisor::group);
-        matches!(group, Some(Group::TakingDown { charged: true, .. })) && !broken(Mutation::GroupChargesTwice)
+        match self.cluster.supervisor(path).and_then(Supervisor::group) {
+            Some(Group::TakingDown { charged, .. }) => *charged && !broken(Mutation::GroupChargesTwice),
+            Some(Group::Pending { charged, .. }) => *charged && !broken(Mutation::WaitingGroupChargesAgain),
+            Some(Group::Settled | Group::Starting) | None => false,
+        }
+    }
+
+    /// How long a group waits for a member whose ending costs nothing: no restart is without a delay, and the one that was paid for
+    /// may have waited out its own already.
+    pub fn unpaid_delay(&mut self, path: &Path) -> Duration {
+        let stir = self.cluster.head.next_incarnation;
+        delay(&self.member(path).backoff, 0, dice(path, stir))
     }
 
     /// Starts a member that is down: at once, or in its turn where its supervisor starts its children in order.
@@ -132,7 +147,7 @@ impl Change<'_> {
     /// A supervisor whose strategy is `one_for_one` from now on starts what waited for its turn.
     pub fn disband(&mut self, path: &Path) {
         match self.supervisor(path).group() {
-            Some(Group::Pending(_) | Group::Starting) => {
+            Some(Group::Pending { .. } | Group::Starting) => {
                 self.stop_waiting(path);
                 self.set_group(path, Group::Settled);
                 self.release_new_places_below(path);
@@ -149,7 +164,7 @@ impl Change<'_> {
             match self.cluster.supervisor(&path).and_then(Supervisor::group) {
                 Some(Group::TakingDown { .. }) => self.take_down(&path),
                 Some(Group::Starting) => self.start_next(&path),
-                Some(Group::Settled | Group::Pending(_)) | None => {}
+                Some(Group::Settled | Group::Pending { .. }) | None => {}
             }
             at = path.parent();
         }
@@ -163,14 +178,16 @@ impl Change<'_> {
                 return;
             }
         }
-        let Some(Group::TakingDown { not_before, .. }) = self.supervisor(path).group().cloned() else { return };
+        let Some(Group::TakingDown { not_before, charged, .. }) = self.supervisor(path).group().cloned() else {
+            return;
+        };
         let members: Vec<Path> = members.iter().map(|id| path.child(id)).collect();
         self.leave_what_refused(&members);
         for member in &members {
             self.revive(member);
         }
         if self.is_group(path) {
-            return self.await_generation(path, not_before);
+            return self.await_generation(path, not_before, charged);
         }
         self.set_group(path, Group::Settled);
         self.start_all(path, not_before.saturating_sub(self.now()));
@@ -214,9 +231,9 @@ impl Change<'_> {
         }
     }
 
-    fn await_generation(&mut self, path: &Path, not_before: Duration) {
+    fn await_generation(&mut self, path: &Path, not_before: Duration, charged: bool) {
         let pending = self.enqueue(path, not_before);
-        self.set_group(path, Group::Pending(pending));
+        self.set_group(path, Group::Pending { pending, charged });
     }
 
     /// Finds places for all members that are to start, and begins with the first; or says what is missing.

@@ -360,7 +360,7 @@ fn everything_unfinished_names_what_it_waits_for(cluster: &Cluster) -> Result<()
             Body::Process(Process { phase: ProcessPhase::Assigned(run), .. }) => run.stopping.is_some(),
             Body::Process(process) => !process.is_down(),
             Body::Supervisor(supervisor) => match supervisor.group() {
-                Some(Group::TakingDown { .. } | Group::Pending(_)) => true,
+                Some(Group::TakingDown { .. } | Group::Pending { .. }) => true,
                 Some(Group::Starting | Group::Settled) => false, // Its members are looked at one by one.
                 None => !supervisor.is_down(),
             },

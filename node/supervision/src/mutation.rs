@@ -52,6 +52,8 @@ pub enum Mutation {
     PromiseForgotten,
     /// A child that a node could not start is tried there for ever, at the node's charge.
     StartFailuresFree,
+    /// A temporary child that a node could not start is not tried elsewhere.
+    TemporaryTriedOnce,
     /// A new session of a node ends its older ones without proof.
     NewSessionEndsOld,
     /// Children of a lost node all start at once, however many.
@@ -62,10 +64,14 @@ pub enum Mutation {
     ExitRulesIgnored,
     /// Siblings are not spread.
     SpreadIgnored,
+    /// Siblings whose places are kept count for nothing where others are spread.
+    SpreadSeesRunsOnly,
     /// A delay that a lost node had begun is forgotten.
     OwedDelayForgotten,
     /// A further ending in a group restart that is paid for is charged again.
     GroupChargesTwice,
+    /// The same, while the group waits out its delay.
+    WaitingGroupChargesAgain,
     /// `one_for_all` takes down only what `rest_for_one` would.
     AllIsOne,
     /// The next generation of a group starts while the former still stops.
@@ -190,7 +196,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every one.
-    pub const ALL: [Self; 90] = [
+    pub const ALL: [Self; 93] = [
         Self::BudgetOffByOne,
         Self::WindowClosedInterval,
         Self::NoBackoff,
@@ -214,13 +220,16 @@ impl Mutation {
         Self::LateWordsCount,
         Self::PromiseForgotten,
         Self::StartFailuresFree,
+        Self::TemporaryTriedOnce,
         Self::NewSessionEndsOld,
         Self::BrakeOff,
         Self::TransientRestarts,
         Self::ExitRulesIgnored,
         Self::SpreadIgnored,
+        Self::SpreadSeesRunsOnly,
         Self::OwedDelayForgotten,
         Self::GroupChargesTwice,
+        Self::WaitingGroupChargesAgain,
         Self::AllIsOne,
         Self::GenerationsOverlap,
         Self::GroupStartsAtOnce,

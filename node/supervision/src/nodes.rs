@@ -146,6 +146,13 @@ impl Change<'_> {
         brakes
     }
 
+    /// The same for `count` children of a supervisor that starts: all at once, but while starts after a loss are held back. What
+    /// waited for its turn then would have it at once, if only what is above it were restarted.
+    pub fn brakes_of_a_start(&mut self, count: usize) -> Vec<Duration> {
+        let is_braked = self.cluster.head.brake > self.now();
+        if is_braked { self.brakes(count) } else { vec![Duration::ZERO; count] }
+    }
+
     /// A runner tells what happened. Numbers go up by one; what was applied already changes nothing.
     pub fn observe(&mut self, node: &NodeName, id: SessionId, number: u64, observation: Observation) -> Outcome {
         let Some(session) = self.session(node, id) else { return Err(Rejection::SessionOver(id)) };

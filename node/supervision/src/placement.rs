@@ -63,7 +63,8 @@ impl Change<'_> {
         match &mut self.member(path).body {
             Body::Process(Process { phase: ProcessPhase::Pending(pending), .. })
             | Body::Supervisor(Supervisor {
-                phase: SupervisorPhase::Up { group: Group::Pending(pending), .. }, ..
+                phase: SupervisorPhase::Up { group: Group::Pending { pending, .. }, .. },
+                ..
             }) => pending.waits_for = Some(reason.clone()),
             Body::Process(_) | Body::Supervisor(_) => {}
         }
@@ -180,6 +181,15 @@ pub fn choose(cluster: &Cluster, path: &Path) -> Result<(NodeName, SessionId), S
     let best = fits.into_iter().min_by_key(|(name, node)| rank(cluster, name, node, &all, &siblings));
     let chosen = best.and_then(|(name, node)| Some((name.clone(), node.current?)));
     chosen.ok_or_else(|| "no node is up".into())
+}
+
+/// Whether a node that did not refuse a child in this round can take it now, and nobody has to go along.
+pub(crate) fn fits_elsewhere_alone(cluster: &Cluster, path: &Path) -> bool {
+    let Some(process) = cluster.process(path) else { return false };
+    let colocation = colocation(cluster, path);
+    let together = |name: &NodeName, node: &Node| colocation.as_ref()?.obstacle(name, node);
+    let fits = nodes_that_fit(cluster, process, together).unwrap_or_default();
+    fits.into_iter().any(|(name, _)| !process.refused_by.contains(name))
 }
 
 /// The nodes that can take a process, where `together` says why one cannot for the sake of those that it stays with; or what each
@@ -306,7 +316,8 @@ fn used(node: &Node) -> u64 {
     node.sessions.values().map(|session| u64::from(session.used)).sum()
 }
 
-/// Siblings with the same spread key, by the value of that label on their nodes.
+/// Siblings with the same spread key, by the value of that label on their nodes: those where they run next, where that is chosen
+/// already, since several that get their places together, or leave a node together, would not see one another.
 fn spread_counts(cluster: &Cluster, path: &Path, spec: &ProcessSpec) -> BTreeMap<String, u32> {
     let mut counts = BTreeMap::new();
     let Some(key) = spec.place.spread.as_ref().filter(|_| !broken(Mutation::SpreadIgnored)) else { return counts };
@@ -318,10 +329,11 @@ fn spread_counts(cluster: &Cluster, path: &Path, spec: &ProcessSpec) -> BTreeMap
     for id in &supervisor.children {
         let sibling = parent.child(id);
         let Some(Body::Process(process)) = cluster.member(&sibling).map(|member| &member.body) else { continue };
-        let ProcessPhase::Assigned(run) = &process.phase else { continue };
+        let runs_on = cluster.run(&sibling).map(|run| &run.node);
+        let place = process.place.as_ref().filter(|_| !broken(Mutation::SpreadSeesRunsOnly)).map(|place| &place.node);
         if sibling != *path
             && process.spec.place.spread.as_ref() == Some(key)
-            && let Some(node) = cluster.nodes.get(&run.node)
+            && let Some(node) = place.or(runs_on).and_then(|name| cluster.nodes.get(name))
         {
             *counts.entry(label_value(node, key)).or_default() += 1;
         }

@@ -209,7 +209,7 @@ fn turn(cluster: &Cluster, path: &Path) -> Option<String> {
     let parent = path.parent().filter(|_| is_startable(cluster, path))?;
     let supervisor = cluster.supervisor(&parent)?;
     match supervisor.group()? {
-        Group::Settled | Group::Pending(_) => None,
+        Group::Settled | Group::Pending { .. } => None,
         Group::TakingDown { .. } => unfinished_stop(cluster, &parent, supervisor),
         Group::Starting => {
             let before = supervisor.children.iter().map(|id| parent.child(id)).take_while(|child| child != path);
@@ -242,7 +242,7 @@ pub(crate) fn waiting(cluster: &Cluster, path: &Path, member: &Member, missing: 
         Body::Process(Process { phase, .. }) => match phase {
             ProcessPhase::Down(_) => turn(cluster, path),
             ProcessPhase::Pending(_) => None, // Said above.
-            ProcessPhase::Assigned(run) if cluster.is_unreachable(run) => Some(return_of(run)),
+            ProcessPhase::Assigned(run) if cluster.is_unreachable(run) => Some(return_of(cluster, run)),
             ProcessPhase::Assigned(run) if run.stopping.is_some() => {
                 Some(format!("{} reports that it has ended", run.node))
             }
@@ -266,13 +266,25 @@ pub(crate) fn waiting(cluster: &Cluster, path: &Path, member: &Member, missing: 
     }
 }
 
-fn return_of(run: &Run) -> String {
+fn return_of(cluster: &Cluster, run: &Run) -> String {
     let Run { node, stopping, .. } = run;
+    if is_back(cluster, run) {
+        return format!(
+            "an operator who knows that it does not run on {node} any more, which came back without its data: stops {node}, says \
+             `pando node remove {node} --dead`, and starts {node} again"
+        );
+    }
     let then = if stopping.is_some() { ", and then stops" } else { "" };
     format!(
         "{node} is back, which is silent{then}; or an operator who knows that its machine is gone says `pando node remove {node} \
          --dead`"
     )
+}
+
+/// Whether the node of a run that is unreachable has a newer session, under which it did not name it: its record of what it ran is
+/// lost, so that it cannot prove either that this is over.
+pub(crate) fn is_back(cluster: &Cluster, run: &Run) -> bool {
+    cluster.nodes.get(&run.node).is_some_and(|node| node.current.is_some_and(|current| current > run.session))
 }
 
 /// How a member's runs ended, the oldest first.

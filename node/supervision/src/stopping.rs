@@ -43,7 +43,9 @@ impl Change<'_> {
         self.cancel_timer(path);
         let now = self.now();
         let delayed_until = match self.supervisor(path).group() {
-            Some(Group::TakingDown { not_before, .. } | Group::Pending(Pending { not_before, .. })) => *not_before,
+            Some(Group::TakingDown { not_before, .. } | Group::Pending { pending: Pending { not_before, .. }, .. }) => {
+                *not_before
+            }
             Some(Group::Starting | Group::Settled) | None => now,
         };
         self.delay_group(path, delayed_until.saturating_sub(now));

@@ -30,6 +30,11 @@ pub const EARLIER_KEPT: usize = 20;
 impl Change<'_> {
     /// Starts a member that is down, and all below it, unless an operator stopped it.
     pub fn start(&mut self, path: &Path) {
+        self.start_after(path, Duration::ZERO);
+    }
+
+    /// The same, where a process is not placed before `brake` from now; what is below a supervisor is held back on its own.
+    fn start_after(&mut self, path: &Path, brake: Duration) {
         let member = self.member(path);
         if member.removed {
             return;
@@ -39,7 +44,7 @@ impl Change<'_> {
             Body::Process(process) => match process.phase {
                 ProcessPhase::Assigned(_) | ProcessPhase::Pending(_) => {}
                 ProcessPhase::Down(_) if held => process.phase = ProcessPhase::Down(DownReason::Held),
-                ProcessPhase::Down(_) => self.wait_for_place(path, Duration::ZERO),
+                ProcessPhase::Down(_) => self.wait_for_place(path, brake),
             },
             Body::Supervisor(supervisor) => match supervisor.phase {
                 SupervisorPhase::Up { .. } | SupervisorPhase::Stopping { .. } => {}
@@ -69,8 +74,9 @@ impl Change<'_> {
         if self.is_group(path) {
             return self.begin_group(path);
         }
-        for id in &children {
-            self.start(&path.child(id));
+        let brakes = self.brakes_of_a_start(children.len());
+        for (id, brake) in children.iter().zip(brakes) {
+            self.start_after(&path.child(id), brake);
         }
     }
 
@@ -156,8 +162,9 @@ impl Change<'_> {
         }
         if self.is_paid_for(parent) {
             let payer = "nobody: its group restarts already, and that is paid for".to_owned();
-            self.conclude(path, &cause, false, payer, self.group_decision(path, Duration::ZERO));
-            return self.restart_group(parent, path, Duration::ZERO, true);
+            let wait = self.unpaid_delay(path);
+            self.conclude(path, &cause, false, payer, self.group_decision(path, wait));
+            return self.restart_group(parent, path, wait, true);
         }
         match self.charge(parent, path, cause.clone()) {
             Ok(payer) if self.is_group(parent) => {

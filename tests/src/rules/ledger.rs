@@ -38,7 +38,12 @@ impl Ledger {
         only_the_expected_is_charged(step, &charged, expected.as_ref())?;
         words_about_no_run_change_nothing(step, expected.as_ref())?;
         self.note_healthy(step);
+        self.a_group_restart_is_charged_once(step, &charged)?;
         self.note_charges(step, applied, &charged, expected.as_ref())?;
+        self.payers.note_charged(step, applied, &charged, expected.as_ref());
+        if let Some(Expected { path, paid_before: true, .. }) = &expected {
+            waits_without_paying(step, path)?;
+        }
         // Starts come last: where one loss completes several stops, a supervisor may be charged and then start in one step.
         self.note_starts(step, applied);
         self.note_stops(step);
@@ -183,23 +188,23 @@ impl Ledger {
         }
     }
 
+    /// Of processes this is known from what is expected of their endings; supervisors fail in a restart of their group, too.
+    fn a_group_restart_is_charged_once(&self, step: Step<'_>, charged: &[Path]) -> Result<(), String> {
+        let is_supervisor = |path: &&Path| step.before.supervisor(path).is_some();
+        match charged.iter().filter(is_supervisor).find(|path| self.payers.is_paid_for(path)) {
+            Some(path) => Err(format!("a group restart is charged once: {path} was charged in one that is paid for")),
+            None => Ok(()),
+        }
+    }
+
     /// A charged ending is followed by a delay of the right length, counted once.
     fn is_delayed(&mut self, step: Step<'_>, path: &Path) -> Result<(), String> {
         let (Some(old), Some(new)) = (step.before.member(path), step.after.member(path)) else { return Ok(()) };
-        let wait = match &new.body {
-            Body::Process(Process { phase: ProcessPhase::Assigned(run), .. }) => run.delay,
-            Body::Process(Process { phase: ProcessPhase::Pending(pending), .. }) => {
-                pending.not_before.saturating_sub(step.now())
-            }
-            Body::Supervisor(Supervisor { phase: SupervisorPhase::Delayed { until }, .. }) => {
-                until.saturating_sub(step.now())
-            }
-            // Its supervisor may have begun to stop in the same step, for another's sake.
-            Body::Process(_) | Body::Supervisor(_) if !parent_is_up(step.after, path) => return Ok(()),
-            Body::Process(_) | Body::Supervisor(_) if group_starts(step.after, path).is_some() => {
-                group_starts(step.after, path).unwrap_or_default().saturating_sub(step.now())
-            }
-            Body::Process(_) | Body::Supervisor(_) => return Err(format!("{path} was charged and does not restart")),
+        // Its supervisor may have begun to stop in the same step, for another's sake.
+        let wait = match waits(step, path) {
+            Some(wait) => wait,
+            None if !parent_is_up(step.after, path) => return Ok(()),
+            None => return Err(format!("{path} was charged and does not restart")),
         };
         if self.was_up(step, path) >= Some(old.backoff.reset_after) {
             self.delays.remove(path);
@@ -235,6 +240,26 @@ impl Ledger {
                 self.stopping_since.entry(path.clone()).or_insert(step.now());
             }
         }
+    }
+}
+
+/// How long a member that ended waits before it runs again, alone or with its group.
+fn waits(step: Step<'_>, path: &Path) -> Option<Duration> {
+    let until = match &step.after.member(path)?.body {
+        Body::Process(Process { phase: ProcessPhase::Assigned(run), .. }) => return Some(run.delay),
+        Body::Process(Process { phase: ProcessPhase::Pending(pending), .. }) => pending.not_before,
+        Body::Supervisor(Supervisor { phase: SupervisorPhase::Delayed { until }, .. }) => *until,
+        Body::Process(_) | Body::Supervisor(_) => group_starts(step.after, path)?,
+    };
+    parent_is_up(step.after, path).then(|| until.saturating_sub(step.now()))
+}
+
+/// A restart that costs nothing, because that of the group is paid for, is not without a delay.
+fn waits_without_paying(step: Step<'_>, path: &Path) -> Result<(), String> {
+    let Some(member) = step.before.member(path) else { return Ok(()) };
+    match waits(step, path) {
+        Some(wait) if wait < member.backoff.shortest(0) => Err(format!("{path} restarts after {wait:?}")),
+        Some(_) | None => Ok(()),
     }
 }
 
@@ -357,7 +382,7 @@ fn delays_in_its_group(cluster: &Cluster, path: &Path) -> Vec<Duration> {
 fn group_starts(cluster: &Cluster, path: &Path) -> Option<Duration> {
     match cluster.supervisor(&path.parent()?)?.group()? {
         Group::TakingDown { not_before, .. } => Some(*not_before),
-        Group::Pending(pending) => Some(pending.not_before),
+        Group::Pending { pending, .. } => Some(pending.not_before),
         Group::Settled | Group::Starting => None,
     }
 }

@@ -8,7 +8,7 @@ use pando_protocol::ids::{NodeName, Path};
 use pando_protocol::session::Observation;
 use pando_protocol::spec::{ExitAction, ExitMatch, ProcessSpec, Restart, Strategy};
 use pando_supervision::cluster::{DownReason, Group, ProcessPhase, Run, Supervisor};
-use pando_supervision::{Cluster, Command};
+use pando_supervision::{Applied, Cluster, Command, Event, EventKind};
 
 /// A command between two states.
 #[derive(Clone, Copy)]
@@ -62,6 +62,8 @@ pub struct Expected {
     pub charged: bool,
     /// Whether a rule of `on_exit` escalates at once.
     pub escalates: bool,
+    /// Whether nobody pays only because its group restarts already, and that was paid for.
+    pub paid_before: bool,
 }
 
 /// What must be remembered to know who pays.
@@ -69,6 +71,8 @@ pub struct Expected {
 pub struct Payers {
     unpaid: BTreeMap<Path, u32>,
     refused: BTreeMap<Path, BTreeSet<NodeName>>,
+    /// Groups that restart, where something was charged since the generation that ends began.
+    paid: BTreeSet<Path>,
 }
 
 impl Payers {
@@ -81,7 +85,7 @@ impl Payers {
     /// The ending that a step reports, with what it should cost; `None` where it reports none.
     pub fn expected(&mut self, step: Step<'_>) -> Option<Expected> {
         let (path, run) = step.meant()?;
-        let free = Expected { path: path.clone(), charged: false, escalates: false };
+        let free = Expected { path: path.clone(), charged: false, escalates: false, paid_before: false };
         match step.word()? {
             Observation::Started { .. } => {
                 self.refused.remove(path);
@@ -94,9 +98,10 @@ impl Payers {
                 Some(Expected { charged: escalates, escalates, ..free })
             }
             Observation::Exited { exit, .. } => {
-                let charged = self.charged(step, path, run, exit);
-                let escalates = charged && rule(exit, &step.before.process(path)?.spec) == Some(ExitAction::Escalate);
-                Some(Expected { charged, escalates, ..free })
+                let would_be = self.charged(step, path, run, exit);
+                let escalates = would_be && rule(exit, &step.before.process(path)?.spec) == Some(ExitAction::Escalate);
+                let paid_before = would_be && !escalates && self.is_paid_for(path);
+                Some(Expected { charged: would_be && !paid_before, escalates, paid_before, ..free })
             }
             Observation::Ready { .. }
             | Observation::Leaving
@@ -107,6 +112,30 @@ impl Payers {
         }
     }
 
+    /// Whether the restart of the group of a member is under way and paid for.
+    pub fn is_paid_for(&self, member: &Path) -> bool {
+        member.parent().is_some_and(|group| self.paid.contains(&group))
+    }
+
+    /// Takes what was charged into the books of the groups that restart for it. A restart is over once its next generation begins.
+    pub fn note_charged(&mut self, step: Step<'_>, applied: &Applied, charged: &[Path], expected: Option<&Expected>) {
+        let begins = |event: &&Event| event.kind == EventKind::SupervisorStarted;
+        for path in applied.events.iter().filter(begins).filter_map(|event| event.path.as_ref()) {
+            self.paid.remove(path);
+        }
+        let restarts = |group: &Path| {
+            let group = step.after.supervisor(group).and_then(Supervisor::group);
+            matches!(group, Some(Group::TakingDown { .. } | Group::Pending { .. }))
+        };
+        self.paid.retain(|group| restarts(group));
+        for path in charged {
+            // What is charged late is no reason to restart.
+            let in_time = step.after.process(path).is_none() || expected.is_some_and(|one| one.path == *path);
+            self.paid.extend(path.parent().filter(|group| in_time && restarts(group)));
+        }
+    }
+
+    /// Whether a budget would pay, were the restart of its group not paid for.
     fn charged(&mut self, step: Step<'_>, path: &Path, run: &Run, exit: &Exit) -> bool {
         let (Some(member), Some(process)) = (step.before.member(path), step.before.process(path)) else { return false };
         if exit.healthy.is_some_and(|healthy| healthy >= member.backoff.reset_after) {
@@ -120,10 +149,8 @@ impl Payers {
         if member.removed || member.held || !parent_up || is_taken_down {
             return false;
         }
-        let is_paid_for = matches!(group.and_then(Supervisor::group), Some(Group::TakingDown { charged: true, .. }));
-        if is_paid_for && rule(exit, &process.spec) != Some(ExitAction::Escalate) {
-            self.unpaid_while_paid_for(step.before, path, run, exit);
-            return false;
+        if self.is_paid_for(path) && rule(exit, &process.spec) != Some(ExitAction::Escalate) {
+            return self.would_be_charged(step.before, path, run, exit);
         }
         let charged = match &exit.how {
             _ if run.stopping.is_some() => return false,
@@ -145,25 +172,23 @@ impl Payers {
         false
     }
 
-    /// What is remembered of an ending that costs nothing, because the restart of its group is paid for already.
-    fn unpaid_while_paid_for(&mut self, cluster: &Cluster, path: &Path, run: &Run, exit: &Exit) {
-        let (Some(member), Some(process)) = (cluster.member(path), cluster.process(path)) else { return };
+    /// What is remembered of an ending that costs nothing, because the restart of its group is paid for already; whether a budget
+    /// would have paid.
+    fn would_be_charged(&mut self, cluster: &Cluster, path: &Path, run: &Run, exit: &Exit) -> bool {
+        let (Some(member), Some(process)) = (cluster.member(path), cluster.process(path)) else { return false };
         if run.stopping.is_some() || member.restart == Restart::Temporary {
-            return;
+            return false;
         }
         let charged = match &exit.how {
             ExitHow::ReaperLost => self.fourth_unpaid(path),
             ExitHow::StartFailed(_) => self.refused_enough(cluster, path, run, &process.spec),
-            ExitHow::Unready(_)
-            | ExitHow::Code(_)
-            | ExitHow::Signal(_)
-            | ExitHow::Hung(_)
-            | ExitHow::Idle(_)
-            | ExitHow::Misbehaved(_) => return,
+            ExitHow::Unready(_) | ExitHow::Hung(_) | ExitHow::Idle(_) | ExitHow::Misbehaved(_) => return true,
+            ExitHow::Code(_) | ExitHow::Signal(_) => return by_itself(exit, &process.spec, member.restart),
         };
         if !charged {
             *self.unpaid.entry(path.clone()).or_default() += 1;
         }
+        charged
     }
 
     fn paid(&mut self, path: &Path) -> bool {

@@ -224,7 +224,7 @@ fn supervisor_phases() -> Vec<SupervisorPhase> {
     let groups = [
         Group::Settled,
         Group::TakingDown { from: child(), not_before: since, charged: true },
-        Group::Pending(pending()),
+        Group::Pending { pending: pending(), charged: true },
         Group::Starting,
     ];
     let thens = [Then::Fail(chain()), Then::End(chain()), Then::Restart, Then::Down(DownReason::Held)];

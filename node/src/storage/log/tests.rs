@@ -132,6 +132,9 @@ async fn a_torn_end_is_cut_and_what_was_acknowledged_before_stays() {
             match open(folder.path()) {
                 Ok(mut log) => {
                     assert_eq!(all(&mut log).await, before, "{end} bytes and {zeros} zeros");
+                    let (whole, size) = (bounds[bounds.len() - 2] as u64, torn.len() as u64);
+                    let cut = log.cut().map(|cut| (cut.offset, cut.bytes));
+                    assert_eq!(cut, (size > whole).then(|| (whole, size - whole)), "it says what it cut");
                     append(&mut log, vec![entry(2, 3, 2)]).await;
                     drop(log);
                     let again = all(&mut open(folder.path()).unwrap()).await;

@@ -260,7 +260,12 @@ pub enum Group {
         charged: bool,
     },
     /// They are down, and the next generation waits: for its delay, or for places for all of it.
-    Pending(Pending),
+    Pending {
+        /// For what, and since when.
+        pending: Pending,
+        /// As of the restart that took them down: it is under way until the next generation begins.
+        charged: bool,
+    },
     /// Children start in order, each after the one before is ready.
     Starting,
 }

@@ -72,7 +72,7 @@ pub(super) fn a_group_that_is_not_settled_waits_for_a_member(cluster: &Cluster) 
                     None => return Err(format!("{path} starts its group, and all of it is ready")),
                 }
             }
-            Some(Group::Settled | Group::Pending(_)) | None => {}
+            Some(Group::Settled | Group::Pending { .. }) | None => {}
         }
     }
     Ok(())

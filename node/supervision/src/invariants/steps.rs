@@ -149,9 +149,10 @@ fn a_crash_restart_waits_at_least_its_shortest_delay(before: &Cluster, after: &C
             Body::Process(_) | Body::Supervisor(_) => {
                 let above = path.parent().and_then(|parent| after.supervisor(&parent));
                 match above.and_then(Supervisor::group) {
-                    Some(Group::TakingDown { not_before, .. } | Group::Pending(Pending { not_before, .. })) => {
-                        not_before.saturating_sub(now)
-                    }
+                    Some(
+                        Group::TakingDown { not_before, .. }
+                        | Group::Pending { pending: Pending { not_before, .. }, .. },
+                    ) => not_before.saturating_sub(now),
                     Some(Group::Settled | Group::Starting) | None => continue,
                 }
             }
@@ -226,7 +227,7 @@ fn members_of_a_group_start_in_turn(before: &Cluster, after: &Cluster) -> Result
 fn generations_of_a_group_never_overlap(before: &Cluster, after: &Cluster) -> Result<(), Broken> {
     for path in before.members.keys() {
         let (Some(old), Some(new)) = (before.supervisor(path), after.supervisor(path)) else { continue };
-        let goes_on = matches!(new.group(), Some(Group::Pending(_) | Group::Starting | Group::Settled));
+        let goes_on = matches!(new.group(), Some(Group::Pending { .. } | Group::Starting | Group::Settled));
         if !goes_on || old.children != new.children || old.strategy != new.strategy {
             continue;
         }
@@ -247,7 +248,7 @@ fn a_new_generation_waits_for_nothing_that_still_stops(before: &Cluster, after: 
     for path in after.members.keys() {
         let (Some(old), Some(new)) = (before.supervisor(path), after.supervisor(path)) else { continue };
         let order = |supervisor: &Supervisor| match supervisor.group() {
-            Some(Group::Pending(pending)) => Some(pending.order),
+            Some(Group::Pending { pending, .. }) => Some(pending.order),
             Some(Group::Settled | Group::TakingDown { .. } | Group::Starting) | None => None,
         };
         let begins = order(new).is_some() && order(new) != order(old);
