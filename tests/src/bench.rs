@@ -3,8 +3,10 @@
 //! ```text
 //!   bin/bench ── arguments ──► subjects, each with rows ──► table, or JSON
 //!                                 │
-//!                                 ├── throughput, poison, leader, memory: three real nodes, a client, a worker
-//!                                 └── peers: their own daemons and clients, as processes
+//!                                 ├── supervision: restart, failover, always, idle, many, busy
+//!                                 ├── the log: commands, gaps
+//!                                 ├── mailboxes: throughput, poison, leader, memory
+//!                                 └── peers: their own daemons and clients, as processes; and the floor
 //! ```
 //!
 //! A run of a subject measures all of its rows: first Pando, then each peer, nobody beside another. Each has daemons of its own
@@ -16,14 +18,22 @@
 //!
 //! To add a row: name it in `rows`, and measure it in the subject that it belongs to; a new subject is one more file.
 
+mod always;
 mod arguments;
+mod busy;
+mod commands;
 mod cost;
+mod failover;
+mod gaps;
+mod idle;
 mod leader;
 mod load;
+mod many;
 mod measured;
 mod memory;
 mod peers;
 mod poison;
+mod restart;
 mod rows;
 mod table;
 mod throughput;
@@ -66,7 +76,7 @@ pub fn main() -> ExitCode {
 async fn measure(arguments: &Arguments) -> anyhow::Result<Results> {
     load::check_disk()?;
     let peers = Peers::find(arguments.peers.as_deref());
-    let rows = if arguments.rows.is_empty() { Row::ALL.to_vec() } else { arguments.rows.clone() };
+    let rows = if arguments.rows.is_empty() { Row::all().to_vec() } else { arguments.rows.clone() };
     let mut results = Results::new(rows, arguments.runs);
     for subject in Subject::ALL {
         if !results.rows().iter().any(|row| row.subject() == subject) {
@@ -75,6 +85,14 @@ async fn measure(arguments: &Arguments) -> anyhow::Result<Results> {
         for run in 1..=arguments.runs {
             eprintln!("{subject:?}: run {run} of {}", arguments.runs);
             let measured = match subject {
+                Subject::Commands => commands::run().await,
+                Subject::Restart => restart::run().await,
+                Subject::Failover => failover::run().await,
+                Subject::Gaps => gaps::run().await,
+                Subject::AlwaysFailing => always::run().await,
+                Subject::Idle => idle::run().await,
+                Subject::ManyChildren => many::run().await,
+                Subject::Busy => busy::run().await,
                 Subject::Throughput => throughput::run().await,
                 Subject::Failing => poison::failing().await,
                 Subject::Aborting => poison::aborting().await,

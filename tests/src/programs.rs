@@ -14,25 +14,42 @@ pub fn folder() -> PathBuf {
     FOLDER.get_or_init(build).clone()
 }
 
+/// A program of this package, built as this one was: `cargo run` builds only the one that it runs.
+///
+/// # Panics
+/// Where it cannot be built.
+pub fn own(name: &str) -> PathBuf {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    BUILT.get_or_init(|| cargo_build(&["--bin", "stamp", "--bin", "witness", "-p", "pando-tests"]));
+    profile_folder().join(name)
+}
+
 fn build() -> PathBuf {
+    cargo_build(&["--bins", "-p", "pando", "-p", "pando-node", "-p", "pando-examples"]);
+    profile_folder()
+}
+
+fn profile_folder() -> PathBuf {
     // target/<profile>/deps/<this test>, or target/<profile>/<this program>
     let own = std::env::current_exe().expect("the path of this test");
     let folder = own.parent().expect("target/<profile>");
-    let folder = if folder.ends_with("deps") { folder.parent().expect("target/<profile>") } else { folder }.to_owned();
+    if folder.ends_with("deps") { folder.parent().expect("target/<profile>") } else { folder }.to_owned()
+}
+
+fn cargo_build(what: &[&str]) {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet", "--bins", "-p", "pando", "-p", "pando-node", "-p", "pando-examples"]);
+    cargo.args(["build", "--quiet"]).args(what);
     cargo.current_dir(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".."));
     // What cargo tells a test of its package is no setting of this build: a build script that looks at it would run again, and
     // all that needs it be built anew, with each turn from the tests to their programs and back.
     for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_package(&name.to_string_lossy())) {
         cargo.env_remove(name);
     }
-    if folder.ends_with("release") {
+    if profile_folder().ends_with("release") {
         cargo.arg("--release");
     }
     let status = cargo.status().expect("cargo runs");
     assert!(status.success(), "the programs under test do not build");
-    folder
 }
 
 fn is_of_package(variable: &str) -> bool {

@@ -1,6 +1,8 @@
 //! What processes take of the machine, as the kernel counts it.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::time::Duration;
 
 use crate::cluster::Cluster;
 
@@ -42,4 +44,37 @@ pub fn pss_bytes(pid: u32) -> u64 {
     let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
     let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
     kilobytes.unwrap_or_default() * 1024
+}
+
+/// CPU time of the living threads of a process so far, by the scheduler's own count.
+pub fn scheduled(pid: u32) -> Duration {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let nanos = threads.filter_map(|thread| {
+        let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<u64>().ok()
+    });
+    Duration::from_nanos(nanos.sum())
+}
+
+/// The CPU time that every process of Pando took, also that of reapers which end meanwhile: it has to be looked at often.
+#[derive(Debug, Default)]
+pub struct Scheduled(BTreeMap<u32, (Duration, Duration)>);
+
+impl Scheduled {
+    /// Looks at all nodes, their guards and their reapers. A reaper counts from its start on.
+    pub fn look(&mut self, cluster: &mut Cluster) {
+        let is_first = self.0.is_empty();
+        let nodes: Vec<(u32, u32, Vec<u32>)> =
+            cluster.nodes().map(|node| (node.pid(), node.guard(), node.reapers())).collect();
+        for pid in nodes.into_iter().flat_map(|(node, guard, reapers)| [node, guard].into_iter().chain(reapers)) {
+            let now = scheduled(pid);
+            let (_, last) = self.0.entry(pid).or_insert((if is_first { now } else { Duration::ZERO }, now));
+            *last = now.max(*last);
+        }
+    }
+
+    /// What was taken between the first look and the last.
+    pub fn taken(&self) -> Duration {
+        self.0.values().map(|(first, last)| last.saturating_sub(*first)).sum()
+    }
 }

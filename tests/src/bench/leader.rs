@@ -60,8 +60,8 @@ pub async fn run() -> Measured {
 
     let mut measured = Measured::default();
     let handled = Handled::read(&fs::read_to_string(&file).unwrap_or_default());
-    measured.values.insert(Row::LeaderConfirms, longest_gap(confirmed, killed));
-    measured.values.insert(Row::LeaderHandles, longest_gap(handled.iter().map(|one| one.at).collect(), killed));
+    measured.put(Row::LeaderConfirms, longest_gap(confirmed, killed));
+    measured.put(Row::LeaderHandles, longest_gap(handled.iter().map(|one| one.at).collect(), killed));
     let expected = (all, all - failing, failing, failing * ATTEMPTS);
     if (row.enqueued, row.done, row.dead, row.charged) != expected {
         let (enqueued, done, dead, charged) = (row.enqueued, row.done, row.dead, row.charged);

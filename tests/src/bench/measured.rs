@@ -7,8 +7,8 @@ use super::rows::{Goal, Peer, Row, Subject};
 /// What one run of a subject gave, of Pando or of a peer.
 #[derive(Debug, Default)]
 pub struct Measured {
-    /// The number of each row.
-    pub values: BTreeMap<Row, f64>,
+    /// The numbers of each row: one, or one for each time that it was tried in the run.
+    pub values: BTreeMap<Row, Vec<f64>>,
     /// CPU time for a message in microseconds, by who took it.
     pub costs: BTreeMap<Row, Vec<(&'static str, f64)>>,
     /// Entries of the log a second.
@@ -32,7 +32,7 @@ pub struct Results {
 /// What all runs of a row gave, of Pando or of a peer.
 #[derive(Debug, Default)]
 pub struct Series {
-    /// One number a run, in ascending order; empty where it was skipped.
+    /// The numbers of all runs, in ascending order; empty where it was skipped.
     pub values: Vec<f64>,
     /// Why it was skipped, where it was.
     pub skipped: Option<String>,
@@ -44,6 +44,13 @@ pub struct Series {
     pub faults: Vec<String>,
     /// Notes of all runs.
     pub notes: Vec<String>,
+}
+
+impl Measured {
+    /// A number of a row.
+    pub fn put(&mut self, row: Row, value: f64) {
+        self.values.entry(row).or_default().push(value);
+    }
 }
 
 /// Whether a goal is met.
@@ -93,17 +100,28 @@ impl Results {
 
     /// Whether a row reaches its goal; `None` where it has none.
     pub fn verdict(&self, row: Row) -> Option<Verdict> {
-        let goal = row.goal()?;
+        let goal = row.facts().goal?;
         let ours = self.series(row, None)?;
         if let Some(fault) = ours.faults.first() {
             return Some(Verdict::Missed(fault.clone()));
         }
         let median_of = |peer: Peer| self.series(row, Some(peer)).and_then(Series::median);
         let Some(reached) = ours.median() else { return Some(Verdict::Unknown("nothing was measured".into())) };
+        let of_it = |most: f64| if most > 0.0 { format!("{:.2} of it", reached / most) } else { shown(reached) };
+        let (least, most) =
+            (ours.values.first().copied().unwrap_or(reached), ours.values.last().copied().unwrap_or(reached));
         Some(match goal {
-            Goal::Bound(most) => judged(reached <= most, format!("{:.2} of it", reached / most)),
-            Goal::NoWorseThan(peer) => match median_of(peer) {
-                Some(theirs) => judged(reached <= theirs, format!("{:.2} × {}", reached / theirs, peer.name())),
+            Goal::AtMost(most) => judged(reached <= most, of_it(most)),
+            Goal::AtLeast(least) => judged(reached >= least, of_it(least)),
+            Goal::Within { median, most: limit } => {
+                let said = format!("{}, and the largest {:.2} of its own", of_it(median), most / limit);
+                judged(reached <= median && most <= limit, said)
+            }
+            Goal::Between(low, high) => {
+                judged(low <= least && most <= high, format!("{} to {}", shown(least), shown(most)))
+            }
+            Goal::AtMostTimes(peer, times) => match median_of(peer) {
+                Some(theirs) => judged(reached <= times * theirs, format!("{:.2} × {}", reached / theirs, peer.name())),
                 None => Verdict::Unknown(format!("{} was not measured", peer.name())),
             },
             Goal::Times(parts) => {
@@ -127,13 +145,17 @@ impl Results {
     }
 }
 
+fn shown(value: f64) -> String {
+    format!("{value:.0}")
+}
+
 fn judged(is_met: bool, said: String) -> Verdict {
     if is_met { Verdict::Met(said) } else { Verdict::Missed(said) }
 }
 
 impl Series {
     fn take(&mut self, row: Row, measured: &Measured) {
-        self.values.extend(measured.values.get(&row));
+        self.values.extend(measured.values.get(&row).into_iter().flatten());
         self.values.sort_by(f64::total_cmp);
         for (who, micros) in measured.costs.get(&row).into_iter().flatten() {
             self.costs.entry(who).or_default().push(*micros);
@@ -164,8 +186,10 @@ mod tests {
         let mut results = Results::new(vec![Row::Publish, Row::Aborting, Row::Publish], 1);
         for (who, values) in [(None, ours), (Some(Peer::Nats), nats), (Some(Peer::Rabbit), rabbit)] {
             for value in values {
-                let values = BTreeMap::from([(Row::Publish, *value), (Row::Consume, 1.0)]);
-                results.add(Subject::Throughput, who, &Ok(Measured { values, ..Measured::default() }));
+                let mut measured = Measured::default();
+                measured.put(Row::Publish, *value);
+                measured.put(Row::Consume, 1.0);
+                results.add(Subject::Throughput, who, &Ok(measured));
             }
         }
         results
@@ -188,10 +212,28 @@ mod tests {
     #[test]
     fn a_fault_is_a_goal_missed_whatever_the_number() {
         let mut results = Results::new(vec![Row::Aborting], 1);
-        let values = BTreeMap::from([(Row::Aborting, 0.1)]);
         let faults = vec!["3 innocents charged".to_owned()];
-        results.add(Subject::Aborting, None, &Ok(Measured { values, faults, ..Measured::default() }));
+        let mut measured = Measured { faults, ..Measured::default() };
+        measured.put(Row::Aborting, 0.1);
+        results.add(Subject::Aborting, None, &Ok(measured));
         assert_eq!(results.verdict(Row::Aborting), Some(Verdict::Missed("3 innocents charged".into())));
         assert!(!results.are_right());
+    }
+
+    #[test]
+    fn the_largest_of_all_is_judged_too_where_the_goal_says_so() {
+        let verdict = |row: Row, values: &[f64]| {
+            let mut results = Results::new(vec![row], 1);
+            let measured = Measured { values: BTreeMap::from([(row, values.to_vec())]), ..Measured::default() };
+            results.add(row.subject(), None, &Ok(measured));
+            results.verdict(row)
+        };
+        let is_met = |row: Row, values: &[f64]| matches!(verdict(row, values), Some(Verdict::Met(_)));
+        assert!(is_met(Row::WriteGap, &[10.0, 60.0, 200.0]));
+        assert!(!is_met(Row::WriteGap, &[10.0, 61.0, 100.0]), "the median");
+        assert!(!is_met(Row::WriteGap, &[10.0, 20.0, 201.0]), "the largest");
+        assert!(is_met(Row::FailingRestarts, &[6.0, 10.0]));
+        assert!(!is_met(Row::FailingRestarts, &[5.0, 8.0, 8.0]), "each of them");
+        assert!(is_met(Row::BusyLosses, &[0.0]) && !is_met(Row::BusyLosses, &[1.0]));
     }
 }

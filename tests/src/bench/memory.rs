@@ -59,13 +59,13 @@ pub async fn run() -> Measured {
         measured.faults.push(format!("{} wait", row.waiting));
     }
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
-    measured.values.insert(Row::Memory, megabytes(load.largest()));
-    measured.values.insert(Row::MemoryPeak, megabytes(peak));
+    measured.put(Row::Memory, megabytes(load.largest()));
+    measured.put(Row::MemoryPeak, megabytes(peak));
     match stall.as_slice() {
         [] => measured.faults.push("no snapshot was written".into()),
         waits => {
             let longest = waits.iter().copied().fold(0.0, f64::max);
-            measured.values.insert(Row::SnapshotStall, longest);
+            measured.put(Row::SnapshotStall, longest);
             let usual = median(waits).unwrap_or_default();
             measured.notes.push(format!("{} small writes during it, median {usual:.1} ms", waits.len()));
         }

@@ -37,7 +37,7 @@ async fn run(poison: &str, row: Row) -> Measured {
     let settled = load.settled(u64::from(MESSAGES)).await;
     let took = began.elapsed();
     let mut measured = Measured::default();
-    measured.values.insert(row, took.as_secs_f64());
+    measured.put(row, took.as_secs_f64());
     measured.notes.push(format!("{} handed out again", settled.redelivered));
 
     let dead = u64::from(MESSAGES / EACH);

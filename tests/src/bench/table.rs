@@ -13,16 +13,16 @@ pub fn text(results: &Results) -> String {
     let runs = format!("{} run{}", results.runs, if results.runs == 1 { "" } else { "s" });
     let mut text = format!("{runs:<14} {:>10} {:>10} {:>10}\n", "min", "median", "max");
     for row in results.rows() {
-        let unit = row.unit();
+        let unit = row.facts().unit;
         let Some(ours) = results.series(*row, None) else { continue };
-        _ = writeln!(text, "\n{}: {}, {unit}", row.name(), row.what());
+        _ = writeln!(text, "\n{}: {}, {unit}", row.name(), row.facts().what);
         line(&mut text, "Pando", *row, ours);
         for peer in row.subject().peers() {
             if let Some(theirs) = results.series(*row, Some(*peer)) {
                 line(&mut text, peer.name(), *row, theirs);
             }
         }
-        if let Some(goal) = row.goal() {
+        if let Some(goal) = row.facts().goal {
             _ = writeln!(text, "    goal: {}: {}", goal_in_words(goal, unit), verdict_in_words(results.verdict(*row)));
         }
         if !ours.costs.is_empty() {
@@ -37,7 +37,7 @@ pub fn text(results: &Results) -> String {
 }
 
 fn line(text: &mut String, who: &str, row: Row, series: &Series) {
-    let shown = |value: f64| match row.unit() {
+    let shown = |value: f64| match row.facts().unit {
         "s" => format!("{value:.3}"),
         "/s" => format!("{value:.0}"),
         _ => format!("{value:.1}"),
@@ -59,8 +59,11 @@ fn line(text: &mut String, who: &str, row: Row, series: &Series) {
 
 fn goal_in_words(goal: Goal, unit: &str) -> String {
     match goal {
-        Goal::Bound(most) => format!("at most {most} {unit}"),
-        Goal::NoWorseThan(peer) => format!("at most that of {}", peer.name()),
+        Goal::AtMost(most) => format!("at most {most} {unit}"),
+        Goal::AtLeast(least) => format!("at least {least} {unit}"),
+        Goal::Within { median, most } => format!("at most {median} {unit}, and none above {most}"),
+        Goal::Between(low, high) => format!("from {low} to {high} {unit}"),
+        Goal::AtMostTimes(peer, times) => format!("at most {times} × {}", peer.name()),
         Goal::Times(parts) => {
             let parts: Vec<String> = parts.iter().map(|(peer, times)| format!("{times} × {}", peer.name())).collect();
             format!("at least {}", parts.join(" and "))
@@ -99,11 +102,11 @@ fn row_as_json(results: &Results, row: Row) -> Value {
         row.subject().peers().iter().map(|peer| series_as_json(results, row, Some(*peer))).collect();
     json!({
         "row": row.name(),
-        "what": row.what(),
-        "unit": row.unit(),
+        "what": row.facts().what,
+        "unit": row.facts().unit,
         "pando": series_as_json(results, row, None),
         "peers": peers,
-        "goal": row.goal().map(|goal| goal_in_words(goal, row.unit())),
+        "goal": row.facts().goal.map(|goal| goal_in_words(goal, row.facts().unit)),
         "met": met,
         "verdict": verdict.map(|verdict| verdict_in_words(Some(verdict))),
     })

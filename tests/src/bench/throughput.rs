@@ -62,7 +62,7 @@ impl Begin {
         let took = self.at.elapsed();
         let cpu = Cpu::now(&mut load.cluster, &load.leader);
         let entries = load.cluster.status().await.applied - self.entries;
-        measured.values.insert(row, f64::from(MESSAGES) / took.as_secs_f64());
+        measured.put(row, f64::from(MESSAGES) / took.as_secs_f64());
         measured.costs.insert(row, cpu.since(&self.cpu, MESSAGES));
         measured.entries.insert(row, entries as f64 / took.as_secs_f64());
     }

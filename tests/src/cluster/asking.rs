@@ -5,7 +5,7 @@ use pando_protocol::message::{Call, Change, Changed, Found, Freshness, Item, Que
 use pando_protocol::rejection::Rejection;
 use pando_protocol::spec::TreeSpec;
 use pando_protocol::spec_file::{self, Format};
-use pando_protocol::view::{ClusterRow, EventRow, Explanation, HistoryRow, NodeRow, State, TreeRow};
+use pando_protocol::view::{ClusterRow, EventRow, Explanation, HistoryRow, MemberRow, NodeRow, State, TreeRow};
 
 use super::{Cluster, SOON};
 use crate::wait::wait_until;
@@ -150,6 +150,17 @@ impl Cluster {
             Found::Cluster(row) => row,
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Waits until every member of Raft answers the leader and has the whole log.
+    pub async fn caught_up(&self) {
+        let look = async || match self.ask(Query::Members).await {
+            Found::Members(members) => members,
+            other => panic!("{other:?}"),
+        };
+        let has_all = |one: &MemberRow| one.lag == Some(0) && one.answers != Some(false);
+        let is_whole = |members: &Vec<MemberRow>| members.iter().all(has_all);
+        wait_until("every member to catch up", SOON, look, is_whole).await;
     }
 
     /// The name of the confirmed leader; waits for one.
