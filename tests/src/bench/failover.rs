@@ -17,7 +17,7 @@ use crate::wait::wait_until;
 
 const CHILD: &str = "/t/a";
 /// Nodes that die in a run, of each kind.
-const DEATHS: usize = 5;
+const DEATHS: usize = 3;
 
 /// Each kind of death with a cluster of its own.
 pub async fn run() -> Measured {

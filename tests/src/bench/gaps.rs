@@ -14,10 +14,10 @@ use crate::cluster::{Cluster, SOON, path, sleepers};
 use crate::wait::wait_until;
 
 const CLIENTS: usize = 8;
-/// Leaders that are killed in a run.
-const KILLS: usize = 20;
+/// Leaders that are killed in a run: twenty in the five that are usual.
+const KILLS: usize = 4;
 /// Leaders that are stopped in a run.
-const STOPS: usize = 3;
+const STOPS: usize = 2;
 /// Acknowledged writes before something happens to the leader, and after it.
 const WRITES: usize = 500;
 

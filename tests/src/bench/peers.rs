@@ -22,7 +22,7 @@ use super::{commands, restart};
 /// In how many milliseconds NATS takes a message for not handled: its lowest without double deliveries in a run without crashes.
 const ACK_WAIT: &str = "1000";
 /// Leaders of etcd that are killed in a run, and as many that are stopped.
-const GAPS_OF_ETCD: usize = 3;
+const GAPS_OF_ETCD: usize = 2;
 
 /// Where the peers are.
 #[derive(Debug)]
