@@ -14,13 +14,13 @@ use pando_protocol::rejection::Rejection;
 use pando_protocol::spec::{Restart, Strategy};
 
 use crate::change::Change;
-use crate::cluster::{Body, Cluster, Node, Process, ProcessPhase, Run, Stage, StopReason};
+use crate::cluster::{Body, Cluster, Node, ProcessPhase, Run, Stage, StopReason, SupervisorPhase};
 use crate::colocation::{colocation, is_to_run, kept_together_by};
 use crate::command::EventKind;
 use crate::endings::Over;
 use crate::groups::{is_startable, restarting_with};
 use crate::mutation::{Mutation, broken};
-use crate::placement::{choose, nodes_that_fit};
+use crate::placement::{choose, lacking_labels, nodes_that_fit};
 
 impl Change<'_> {
     /// A node says that it goes: it gets no more work, and what it runs stops.
@@ -72,19 +72,22 @@ impl Change<'_> {
         }
     }
 
-    /// Gives a node no more work and moves what runs there. Lists what is to move; said again, also what has left and is not ready
-    /// again.
+    /// Gives a node no more work and moves what runs there. Lists what is to move, what has its next run there for lack of another
+    /// place, and what has left and is not ready again: the same when it is said again.
     pub fn drain(&mut self, name: &NodeName) -> Result<Vec<Difference>, Rejection> {
         let known = self.known_node(name)?;
-        let (was_drained, mut moves) = (known.drained, runs_on(known));
-        if was_drained {
-            let paths = self.cluster.members.keys().filter(|path| is_missed_since_it_left(self.cluster, path, name));
-            moves.extend(paths.cloned());
-        } else {
+        let was_drained = known.drained;
+        let mut moves: BTreeSet<Path> = runs_on(known).into_iter().collect();
+        if !broken(Mutation::DrainNamesRunsOnly) {
+            moves.extend(goes_to(self.cluster, known));
+        }
+        if !was_drained {
             self.node(name).drained = true; // Places that are kept there are ways back from here on.
             let text = format!("{name} is drained: {} children are to move to other nodes", moves.len());
             self.event(EventKind::NodeDrained, None, Some(name), text);
         }
+        let paths = self.cluster.members.keys().filter(|path| is_missed_since_it_left(self.cluster, path, name));
+        moves.extend(paths.cloned());
         let difference = |path| Difference { path, what: DifferenceKind::Moved, keys: Vec::new() };
         Ok(moves.into_iter().map(difference).collect())
     }
@@ -315,20 +318,40 @@ fn goes_on(cluster: &Cluster, path: &Path) -> bool {
     is_up && path.parent().is_none_or(|parent| goes_on(cluster, &parent))
 }
 
-/// Whether a child that is to run was last seen on a node, did not go down with it, and is not ready again.
-fn is_missed_since_it_left(cluster: &Cluster, path: &Path, node: &NodeName) -> bool {
-    let Some(member) = cluster.member(path) else { return false };
-    let last = member.history.last().and_then(|entry| entry.cause.outermost());
-    let has_left = last.is_some_and(|last| last.node.as_ref() == Some(node) && last.class != CauseClass::NodeLost);
-    let is_missing = match &member.body {
-        Body::Process(Process { phase: ProcessPhase::Pending(_), .. }) => true,
-        Body::Process(Process { phase: ProcessPhase::Down(_), .. }) => is_startable(cluster, path),
-        Body::Process(Process { phase: ProcessPhase::Assigned(run), .. }) => {
-            run.node != *node && !matches!(run.stage, Stage::Ready { .. })
-        }
-        Body::Supervisor(_) => false,
+/// Whether a child that is to run was last seen on a node, did not go down with it, and is not ready again. Not one that waits for
+/// what the node never had.
+fn is_missed_since_it_left(cluster: &Cluster, path: &Path, name: &NodeName) -> bool {
+    let (Some(member), Some(process)) = (cluster.member(path), cluster.process(path)) else { return false };
+    let could_run_there = || {
+        cluster
+            .nodes
+            .get(name)
+            .is_some_and(|node| lacking_labels(node, &process.spec).is_none() && process.spec.slots <= node.slots)
     };
-    has_left && is_missing && goes_on(cluster, path)
+    let is_missing = match &process.phase {
+        ProcessPhase::Pending(_) => could_run_there(),
+        ProcessPhase::Down(_) => is_startable(cluster, path) && could_run_there(),
+        ProcessPhase::Assigned(run) => run.node != *name && !matches!(run.stage, Stage::Ready { .. }),
+    };
+    if !is_missing || !is_to_start(cluster, path) {
+        return false;
+    }
+    // Not the last in the book: a crash that messages were accused of is charged late.
+    let endings = member.history.iter().filter_map(|entry| entry.cause.innermost());
+    let last = endings.max_by_key(|ending| ending.incarnation);
+    last.is_some_and(|last| last.node.as_ref() == Some(name) && last.class != CauseClass::NodeLost)
+}
+
+/// Whether a child runs or will: at once, in its turn, or with a supervisor above it that starts again.
+fn is_to_start(cluster: &Cluster, path: &Path) -> bool {
+    let root = cluster.supervisor(&Path::root(&path.tree()));
+    is_to_run(cluster, path) && root.is_some_and(|root| !matches!(root.phase, SupervisorPhase::Failed(_)))
+}
+
+/// Those for whose next runs a node keeps room.
+fn goes_to(cluster: &Cluster, node: &Node) -> Vec<Path> {
+    let kept = node.sessions.values().flat_map(|session| session.kept.iter());
+    kept.filter(|path| is_to_start(cluster, path)).cloned().collect()
 }
 
 fn runs_on(node: &Node) -> Vec<Path> {

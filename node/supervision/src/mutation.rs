@@ -86,6 +86,8 @@ pub enum Mutation {
     NoWayBack,
     /// A member of a group without a way back does not start beside the others on a drained node.
     NothingBeside,
+    /// A drain names what runs on its node, and not what has its next run there.
+    DrainNamesRunsOnly,
     /// A rule panics when the delay of a member whose name ends in 0 is over.
     DelayPanics,
     /// Every delay is as long as the first one.
@@ -190,7 +192,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every one.
-    pub const ALL: [Self; 90] = [
+    pub const ALL: [Self; 91] = [
         Self::BudgetOffByOne,
         Self::WindowClosedInterval,
         Self::NoBackoff,
@@ -231,6 +233,7 @@ impl Mutation {
         Self::MovesAlone,
         Self::NoWayBack,
         Self::NothingBeside,
+        Self::DrainNamesRunsOnly,
         Self::DelayPanics,
         Self::DelaysDoNotGrow,
         Self::CapIgnored,
