@@ -15,9 +15,9 @@ use pando_protocol::spec::{Restart, Strategy};
 
 use crate::change::Change;
 use crate::cluster::{Body, Cluster, Node, ProcessPhase, Run, Stage, StopReason, SupervisorPhase};
-use crate::colocation::{colocation, is_to_run, kept_together_by};
+use crate::colocation::{colocation, has_its_last_run, is_to_run, kept_together_by};
 use crate::command::EventKind;
-use crate::endings::Over;
+use crate::endings::{Over, is_held_or_removed};
 use crate::groups::{is_startable, restarting_with};
 use crate::mutation::{Mutation, broken};
 use crate::placement::{choose, lacking_labels, nodes_that_fit};
@@ -273,9 +273,8 @@ fn moving_with(cluster: &Cluster, path: &Path) -> Moving {
                 cluster.walk(&by).into_iter().partition(|below| is_to_leave(cluster, below));
             // The first is looked at first: its group takes along what those of the later ones do.
             joining.extend(leave.into_iter().rev());
-            needing.extend(
-                stay.into_iter().filter(|below| is_to_run(cluster, below) && !stays_or_has_place(cluster, below)),
-            );
+            let starts = |below: &Path| is_to_run(cluster, below) && !has_its_last_run(cluster, below);
+            needing.extend(stay.into_iter().filter(|below| starts(below) && !stays_or_has_place(cluster, below)));
         }
         if taken_along.contains(&path) {
             continue; // With one before it.
@@ -348,10 +347,10 @@ fn is_to_start(cluster: &Cluster, path: &Path) -> bool {
     is_to_run(cluster, path) && root.is_some_and(|root| !matches!(root.phase, SupervisorPhase::Failed(_)))
 }
 
-/// Those for whose next runs a node keeps room.
+/// Those for whose next runs a node keeps room; also what had ended, and starts again with its group.
 fn goes_to(cluster: &Cluster, node: &Node) -> Vec<Path> {
     let kept = node.sessions.values().flat_map(|session| session.kept.iter());
-    kept.filter(|path| is_to_start(cluster, path)).cloned().collect()
+    kept.filter(|path| !is_held_or_removed(cluster, path)).cloned().collect()
 }
 
 fn runs_on(node: &Node) -> Vec<Path> {
