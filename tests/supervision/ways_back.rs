@@ -1,12 +1,14 @@
-//! What a drain names.
+//! What a drain names, and what goes back to a drained node, or starts there beside what does.
 
 use std::time::Duration;
 
-use pando_protocol::cause::CauseClass;
+use pando_protocol::cause::{CauseClass, ExitHow};
 use pando_protocol::message::Change;
-use pando_protocol::spec::Strategy;
+use pando_protocol::spec::{ChildSpec, Restart, Strategy, TreeSpec};
 use pando_protocol::view::State;
-use pando_tests::rules::specs::{budget, nested, permanent, process, tree};
+use pando_supervision::Command;
+use pando_supervision::cluster::StopReason;
+use pando_tests::rules::specs::{budget, nested, permanent, process, tree, with_restart};
 use pando_tests::rules::world::World;
 
 fn drain(world: &mut World, name: &str) -> Vec<String> {
@@ -23,6 +25,14 @@ fn only_n1(slots: u32) -> World {
     let mut world = World::default();
     world.join("n1", slots, &[]);
     world
+}
+
+/// The start of a run fails that its runner may not have heard of yet, once its delay is over.
+fn refuse(world: &mut World, path: &str) {
+    world.settle();
+    world.sim.now += Duration::from_secs(1);
+    world.command(Command::Tick);
+    world.exit(path, ExitHow::StartFailed("text file busy".into()), Some(""));
 }
 
 #[test]
@@ -96,4 +106,103 @@ fn a_drain_does_not_wait_for_what_left_before_and_could_not_run_there() {
     assert!(world.row("/t/a").waiting.is_some_and(|waiting| waiting.contains("n1 lacks the label disk=ssd")));
     assert_eq!(drain(&mut world, "n1"), [""; 0], "no drain is in its way");
     assert_eq!(drain(&mut world, "n1"), [""; 0], "said again");
+}
+
+/// a and what comes between it and c, where c starts after all of that.
+fn rest_for_one(colocate: bool, between: Vec<ChildSpec>) -> TreeSpec {
+    let children = [vec![permanent("a")], between, vec![permanent("c")]].concat();
+    tree("g", |root| (root.strategy, root.colocate) = (Strategy::RestForOne, colocate), children)
+}
+
+fn under(strategy: Strategy, colocate: bool, ids: &[&str]) -> ChildSpec {
+    let children = ids.iter().map(|id| permanent(id)).collect();
+    nested("in", |_, spec| (spec.strategy, spec.colocate) = (strategy, colocate), children)
+}
+
+#[test]
+fn what_is_new_deeper_in_a_group_starts_beside_one_that_crashed_and_would_wait_for_it() {
+    let inner = [
+        (Strategy::OneForOne, false),
+        (Strategy::OneForOne, true),
+        (Strategy::RestForOne, false),
+        (Strategy::OneForAll, false),
+        (Strategy::OneForAll, true),
+    ];
+    let all = ["/g/a", "/g/in/x", "/g/in/y", "/g/c"];
+    for (strategy, together) in inner {
+        for colocate in [true, false] {
+            for before in [&[][..], &["x"], &["y"]] {
+                let mut world = only_n1(4);
+                let between = |ids: &[&str]| match ids {
+                    [] => Vec::new(),
+                    ids => vec![under(strategy, together, ids)],
+                };
+                world.apply(&rest_for_one(colocate, between(before)));
+                drain(&mut world, "n1");
+                world.apply(&rest_for_one(colocate, between(&["x", "y"])));
+                let case = format!("{strategy:?}, {together}, in a group with colocate {colocate}, {before:?} before");
+                assert!(world.is_ready("/g/c"), "{case}");
+                assert!(all.iter().any(|path| world.run(path).is_none()), "what is new waits: {case}");
+                world.crash("/g/c", 1);
+                world.advance(Duration::from_secs(3));
+                assert_eq!(nodes_of(&world, &all), ["n1"; 4], "{case}: {:?}", world.row("/g/c").waiting);
+                assert!(all.iter().all(|path| world.is_ready(path)), "{case}");
+                world.join("n2", 4, &[]);
+                world.advance(Duration::from_secs(3));
+                assert_eq!(nodes_of(&world, &all), ["n2"; 4], "{case}: they went on waiting for room to leave");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_new_and_stands_behind_who_goes_back_is_given_no_drained_node() {
+    let mut world = only_n1(4);
+    let group = |children| tree("g", |root| (root.strategy, root.colocate) = (Strategy::RestForOne, false), children);
+    world.apply(&group(vec![permanent("a"), permanent("b")]));
+    drain(&mut world, "n1");
+    world.crash("/g/b", 1);
+    let inner = nested("in", |_, _| {}, vec![permanent("x")]);
+    world.apply(&group(vec![permanent("a"), permanent("b"), inner]));
+    world.advance(Duration::from_secs(3));
+    assert!(world.is_ready("/g/a") && world.is_ready("/g/b"));
+    let waiting = world.row("/g/in/x").waiting.expect("it is new work, and nobody waits for it");
+    assert!(waiting.contains("n1 is drained"), "{waiting}");
+}
+
+#[test]
+fn what_stays_together_needs_no_room_for_a_temporary_child_that_ends() {
+    for strategy in [Strategy::OneForOne, Strategy::RestForOne] {
+        let mut world = only_n1(2);
+        let children = vec![with_restart("once", Restart::Temporary), permanent("a")];
+        world.apply(&tree("t", |root| (root.strategy, root.colocate) = (strategy, true), children));
+        world.join("n2", 1, &[]);
+        drain(&mut world, "n1");
+        let stopping = world.run("/t/a").and_then(|run| run.stopping);
+        assert_eq!(stopping, Some(StopReason::Drain), "{strategy:?}: n2 has room for it");
+        world.advance(Duration::from_secs(1));
+        assert_eq!((world.row("/t/once").state, nodes_of(&world, &["/t/a"])), (State::Finished, vec!["n2".into()]));
+    }
+}
+
+#[test]
+fn a_way_back_outlives_a_changed_spec_while_others_are_elsewhere() {
+    let mut world = only_n1(1);
+    world.join("n2", 1, &[]);
+    let spec = |colocate, version: &str| {
+        let a = process("a", |_, spec| spec.command.args = vec![version.into()]);
+        tree("t", |root| root.colocate = colocate, vec![a, permanent("b")])
+    };
+    world.apply(&spec(false, "1"));
+    assert_eq!(nodes_of(&world, &["/t/a", "/t/b"]), ["n1", "n2"]);
+    drain(&mut world, "n1");
+    world.crash("/t/a", 1);
+    refuse(&mut world, "/t/a");
+    world.apply(&spec(true, "1")); // From here on it is to be where b is.
+    world.apply(&spec(true, "2"));
+    world.advance(Duration::from_secs(3));
+    assert!(world.row("/t/a").waiting.is_some_and(|waiting| waiting.contains("n2")));
+    world.apply(&spec(false, "2"));
+    world.advance(Duration::from_secs(3));
+    assert_eq!(nodes_of(&world, &["/t/a", "/t/b"]), ["n1", "n2"]);
 }
