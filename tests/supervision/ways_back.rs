@@ -171,6 +171,66 @@ fn what_is_new_and_stands_behind_who_goes_back_is_given_no_drained_node() {
 }
 
 #[test]
+fn a_temporary_child_that_is_new_runs_beside_its_group_that_goes_back_until_that_leaves() {
+    for strategy in [Strategy::OneForAll, Strategy::RestForOne] {
+        for colocate in [true, false] {
+            let mut world = only_n1(3);
+            let group = |children| tree("g", |root| (root.strategy, root.colocate) = (strategy, colocate), children);
+            world.apply(&group(vec![permanent("a"), permanent("c")]));
+            drain(&mut world, "n1");
+            let children = vec![permanent("a"), with_restart("once", Restart::Temporary), permanent("c")];
+            world.apply(&group(children));
+            assert!(world.row("/g/once").waiting.is_some(), "it is new work");
+            world.crash("/g/c", 1);
+            world.advance(Duration::from_secs(3));
+            let all = ["/g/a", "/g/once", "/g/c"];
+            let case = format!("{strategy:?}, colocate {colocate}");
+            assert_eq!(nodes_of(&world, &all), ["n1"; 3], "{case}: {:?}", world.row("/g/once"));
+            assert!(all.iter().all(|path| world.is_ready(path)), "{case}");
+            world.join("n2", 2, &[]);
+            world.advance(Duration::from_secs(3));
+            assert_eq!(nodes_of(&world, &all), ["n2", "nowhere", "n2"], "{case}");
+            assert_eq!(world.row("/g/once").state, State::Finished, "{case}: it is never started again");
+            assert!(world.is_ready("/g/a") && world.is_ready("/g/c"), "{case}");
+        }
+    }
+}
+
+#[test]
+fn a_temporary_child_that_stands_before_those_that_leave_ends_with_them() {
+    let mut world = only_n1(2);
+    let children = vec![with_restart("once", Restart::Temporary), permanent("c")];
+    world.apply(&tree("g", |root| root.strategy = Strategy::RestForOne, children));
+    drain(&mut world, "n1");
+    world.advance(Duration::from_secs(1));
+    assert!(world.is_ready("/g/once"), "its group has no other place, so nothing is won by its end");
+    world.join("n2", 2, &[]);
+    world.advance(Duration::from_secs(1));
+    assert_eq!((world.row("/g/once").state, nodes_of(&world, &["/g/c"])), (State::Finished, vec!["n2".into()]));
+}
+
+#[test]
+fn a_temporary_child_whose_group_is_elsewhere_or_stopped_ends_at_once() {
+    let mut world = only_n1(1);
+    world.join("n2", 1, &[]);
+    let children = vec![permanent("a"), with_restart("once", Restart::Temporary)];
+    world.apply(&tree("g", |root| root.strategy = Strategy::RestForOne, children));
+    assert_eq!(nodes_of(&world, &["/g/a", "/g/once"]), ["n1", "n2"]);
+    drain(&mut world, "n2");
+    world.settle();
+    assert_eq!(world.row("/g/once").state, State::Finished);
+
+    let mut world = only_n1(2);
+    let children = vec![with_restart("once", Restart::Temporary), permanent("c")];
+    world.apply(&tree("g", |root| root.strategy = Strategy::RestForOne, children));
+    drain(&mut world, "n1");
+    world.settle();
+    assert!(world.is_ready("/g/once"));
+    world.stop("/g/c");
+    assert_eq!(world.row("/g/once").state, State::Finished, "nothing else of its group is to go on there");
+}
+
+#[test]
 fn what_stays_together_needs_no_room_for_a_temporary_child_that_ends() {
     for strategy in [Strategy::OneForOne, Strategy::RestForOne] {
         let mut world = only_n1(2);

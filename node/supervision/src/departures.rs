@@ -155,23 +155,39 @@ impl Change<'_> {
         let drained = self.cluster.nodes.values().filter(|node| node.drained);
         let mut runs: Vec<Path> = drained.flat_map(|node| runs_on(node)).collect();
         runs.sort_by_key(Path::depth); // A group before what lies deeper in it.
+        let (temporary, lasting): (Vec<Path>, Vec<Path>) =
+            runs.into_iter().partition(|path| is_temporary(self.cluster, path));
         let mut without_room = BTreeSet::new();
-        for path in runs {
+        for path in lasting {
             self.move_away(&path, &mut without_room);
+        }
+        let mut left_on = BTreeMap::new();
+        for path in temporary {
+            self.end_with_its_group(&path, &mut left_on);
+        }
+    }
+
+    /// Asks a temporary run to end, once nothing of its group is to go on where it is: it is never started again, so it needs no place,
+    /// and has nobody to wait for where it is on its own. `left_on` is where others were found to be already.
+    fn end_with_its_group(&mut self, path: &Path, left_on: &mut BTreeMap<Path, BTreeSet<NodeName>>) {
+        let Some(run) = self.cluster.run(path).filter(|run| is_staying(self.cluster, run)) else { return };
+        if !goes_on(self.cluster, path) || self.is_taken_down_with(path) {
+            return;
+        }
+        let beside = group_of(self.cluster, path);
+        let left_on =
+            beside.map(|group| &*left_on.entry(group.clone()).or_insert_with(|| left_of(self.cluster, &group)));
+        if left_on.is_none_or(|nodes| !nodes.contains(&run.node)) {
+            self.take_away(path, StopReason::Drain);
         }
     }
 
     /// Keeps places elsewhere for a run and for all that has to go along; then asks it to end. Does nothing where there is no room
     /// for all of them: [`what_a_move_waits_for`] says so, and what moves as one is tried once.
     fn move_away(&mut self, path: &Path, without_room: &mut BTreeSet<Path>) {
-        // What is unreachable moves once its node is back: till then a place would be kept for nobody.
-        let is_here = |run: &Run| run.stopping.is_none() && !self.cluster.is_unreachable(run);
-        let is_staying = self.cluster.run(path).is_some_and(is_here);
-        if !is_staying || !goes_on(self.cluster, path) || self.is_taken_down_with(path) {
+        let is_here = self.cluster.run(path).is_some_and(|run| is_staying(self.cluster, run));
+        if !is_here || !goes_on(self.cluster, path) || self.is_taken_down_with(path) {
             return;
-        }
-        if self.member(path).restart == Restart::Temporary {
-            return self.take_away(path, StopReason::Drain); // It is never started again, so it needs no place.
         }
         let whole = moves_as_one(self.cluster, path);
         if whole.as_ref().is_some_and(|whole| without_room.contains(whole)) {
@@ -219,6 +235,9 @@ impl Missing {
 pub(crate) fn what_a_move_waits_for(cluster: &Cluster, path: &Path, known: &mut Missing) -> Option<String> {
     let run = cluster.run(path).filter(|run| run.stopping.is_none())?;
     cluster.nodes.get(&run.node).filter(|node| node.drained)?;
+    if let Some(group) = group_of(cluster, path).filter(|_| is_temporary(cluster, path)) {
+        return Some(format!("the rest of {group} to leave {}, which is drained: it ends then", run.node));
+    }
     let together = known.of_those_it_stays_with(cluster, path);
     let fits = nodes_that_fit(cluster, cluster.process(path)?, |name, _| together.get(name).cloned());
     let reason = match (fits, moves_as_one(cluster, path)) {
@@ -236,6 +255,47 @@ fn what_others_miss(cluster: &Cluster, path: &Path) -> String {
         Some((with, reason)) => format!("{with} has to go along, and {reason}"),
         None => format!("no room for all {} that have to move together", needing.len()),
     }
+}
+
+fn is_temporary(cluster: &Cluster, path: &Path) -> bool {
+    cluster.member(path).is_some_and(|member| member.restart == Restart::Temporary)
+}
+
+/// Whether a run is not asked to end yet. What is unreachable moves once its node is back: till then a place would be kept for nobody.
+fn is_staying(cluster: &Cluster, run: &Run) -> bool {
+    run.stopping.is_none() && !cluster.is_unreachable(run)
+}
+
+/// The outermost supervisor above a child that makes it stand and fall, or stay together, with others.
+fn group_of(cluster: &Cluster, path: &Path) -> Option<Path> {
+    let binds =
+        |above: &Path| cluster.supervisor(above).is_some_and(|above| above.strategy.is_group() || above.colocate);
+    std::iter::successors(path.parent(), Path::parent).filter(binds).last()
+}
+
+/// The drained nodes on which something below a supervisor is to go on, for lack of a place elsewhere. What is temporary is there for
+/// its sake.
+fn left_of(cluster: &Cluster, group: &Path) -> BTreeSet<NodeName> {
+    let below = cluster.walk(group);
+    let lasting = below.iter().filter(|path| !is_temporary(cluster, path) && !is_held_or_removed(cluster, path));
+    let stays_on = |path: &Path| {
+        let process = cluster.process(path)?;
+        let (node, session) = match (&process.place, &process.phase) {
+            (Some(place), _) => (&place.node, place.session),
+            (None, ProcessPhase::Assigned(run)) => match run.stopping {
+                Some(StopReason::Drain | StopReason::Shutdown | StopReason::Operator | StopReason::Removed) => {
+                    return None;
+                }
+                Some(StopReason::Group | StopReason::Supervisor | StopReason::Restart | StopReason::Update) | None => {
+                    (&run.node, run.session)
+                }
+            },
+            (None, ProcessPhase::Pending(_) | ProcessPhase::Down(_)) => return None,
+        };
+        let known = cluster.nodes.get(node)?;
+        (known.drained && known.current == Some(session)).then(|| node.clone())
+    };
+    lasting.filter_map(stays_on).collect()
 }
 
 /// What makes a run move with others, whichever of those asks: what it stays together with, or its group where each member takes
@@ -264,7 +324,7 @@ fn moving_with(cluster: &Cluster, path: &Path) -> Moving {
         if !leaving.insert(path.clone()) {
             continue;
         }
-        if cluster.member(&path).is_some_and(|member| member.restart == Restart::Temporary) {
+        if is_temporary(cluster, &path) {
             continue; // It is never started again, and takes nobody along.
         }
         needing.insert(path.clone());

@@ -20,7 +20,7 @@ use crate::{human, output, waiting};
 ///
 /// Returns when nothing runs there any more and all of it is ready elsewhere. Each child has its new place before it is asked to
 /// stop, so that whoever gives up half-way has lost nothing: `pando node undrain` takes it back. Temporary
-/// children end at once, since they are never started again. Nobody pays for a move.
+/// children end once nothing of their group is left there, since they are never started again. Nobody pays for a move.
 #[derive(Debug, Args)]
 pub struct Drain {
     /// The node
