@@ -177,7 +177,11 @@ impl Change<'_> {
         let beside = group_of(self.cluster, path);
         let left_on =
             beside.map(|group| &*left_on.entry(group.clone()).or_insert_with(|| left_of(self.cluster, &group)));
-        if left_on.is_none_or(|nodes| !nodes.contains(&run.node)) {
+        let ends = match left_on {
+            Some(nodes) => !nodes.contains(&run.node) && !broken(Mutation::TemporaryIsLeft),
+            None => true,
+        };
+        if ends || broken(Mutation::TemporaryEndsFirst) {
             self.take_away(path, StopReason::Drain);
         }
     }

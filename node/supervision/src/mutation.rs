@@ -92,6 +92,10 @@ pub enum Mutation {
     BesideAnyone,
     /// A changed spec costs a child the way back that it cannot use for now.
     WayBackForgotten,
+    /// A temporary child on a drained node ends at once, though its group goes on there.
+    TemporaryEndsFirst,
+    /// A temporary child on a drained node outlives its group there.
+    TemporaryIsLeft,
     /// A drain names what runs on its node, and not what has its next run there.
     DrainNamesRunsOnly,
     /// A rule panics when the delay of a member whose name ends in 0 is over.
@@ -198,7 +202,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every one.
-    pub const ALL: [Self; 94] = [
+    pub const ALL: [Self; 96] = [
         Self::BudgetOffByOne,
         Self::WindowClosedInterval,
         Self::NoBackoff,
@@ -242,6 +246,8 @@ impl Mutation {
         Self::BesideParentOnly,
         Self::BesideAnyone,
         Self::WayBackForgotten,
+        Self::TemporaryEndsFirst,
+        Self::TemporaryIsLeft,
         Self::DrainNamesRunsOnly,
         Self::DelayPanics,
         Self::DelaysDoNotGrow,

@@ -108,15 +108,13 @@ impl Change<'_> {
     pub fn keep_places(&mut self, group: &Path) -> Result<(), String> {
         let starting = processes_to_start(self.cluster, group);
         let waiting = waiting_for(self.cluster, group);
-        let ways_back: Vec<(Path, Place)> = starting
-            .iter()
-            .filter_map(|path| Some((path.clone(), kept_on(self.cluster, path, true)?.clone())))
-            .collect();
         for path in &starting {
             if !self.has_place(path) && !self.keeps_way_back(path) {
                 self.release_place(path);
             }
         }
+        let place = |path: &Path| Some((path.clone(), self.cluster.process(path)?.place.clone()?));
+        let former: BTreeMap<Path, Place> = starting.iter().filter_map(place).collect();
         let without = starting.iter().filter(|path| !self.has_place(path)).cloned().collect();
         let found = self.find_places(without).or_else(|reason| {
             let goes_back =
@@ -126,18 +124,23 @@ impl Change<'_> {
         if found.is_err() {
             // Not those of others of the group, which are on the move.
             for path in &starting {
-                if !self.keeps_way_back(path) {
-                    self.release_place(path);
-                }
-            }
-            // Some may have had places elsewhere before another found none.
-            for (path, Place { node, session, .. }) in ways_back {
-                if !self.keeps_way_back(&path) && can_return_alone(self.cluster, &path, &node, session) {
-                    self.keep_place(&path, node, session);
+                let place = self.cluster.process(path).and_then(|process| process.place.clone());
+                match (place, former.get(path)) {
+                    (Some(place), Some(was)) if place == *was && self.keeps_way_back(path) => {}
+                    (Some(place), Some(was)) if place == *was => self.release_place(path),
+                    (_, was) => self.give_back_place(path, was),
                 }
             }
         }
         found
+    }
+
+    /// Gives up what a child was found a moment ago, without a word: nobody was refused for its sake. What it had before it has again.
+    fn give_back_place(&mut self, path: &Path, former: Option<&Place>) {
+        self.take_place(path);
+        if let Some(Place { node, session, .. }) = former {
+            self.keep_place(path, node.clone(), *session);
+        }
     }
 
     /// Finds new places for all of these and keeps them. Those with the fewest nodes to choose from choose first.

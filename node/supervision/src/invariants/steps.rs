@@ -6,7 +6,7 @@ use imbl::ordmap::DiffItem;
 use pando_protocol::ids::{NodeName, Path, SessionId};
 use pando_protocol::spec::{AutoShutdown, Restart};
 
-use super::{Broken, mail, processes};
+use super::{Broken, drains, mail, processes};
 use crate::apply::{REPLY_BYTES_KEPT, weight};
 use crate::cluster::{
     Body, Cluster, DownReason, Group, Member, Pending, Process, ProcessPhase, Run, StopReason, Supervisor,
@@ -32,7 +32,7 @@ pub fn check_step(before: &Cluster, after: &Cluster) -> Result<(), Vec<Broken>> 
 type StepInvariant = fn(&Cluster, &Cluster) -> Result<(), Broken>;
 
 /// Every invariant of a step, by its name.
-const ALL: [(&str, StepInvariant); 17] = [
+const ALL: [(&str, StepInvariant); 18] = [
     ("what clients were answered is weighed", what_clients_were_answered_is_weighed),
     ("incarnations of a path grow", incarnations_of_a_path_grow),
     ("a run keeps its place", a_run_keeps_its_place),
@@ -46,6 +46,7 @@ const ALL: [(&str, StepInvariant); 17] = [
     ("a drained node is given no work", a_drained_node_is_given_no_work),
     ("what ends on a drained node can go back", what_ends_on_a_drained_node_can_go_back),
     ("a move has its place before it begins", a_move_has_its_place_before_it_begins),
+    ("a temporary child ends with the last of its group", drains::a_temporary_child_ends_with_the_last_of_its_group),
     ("charged never falls within a life", mail::charged_never_falls_within_a_life),
     ("counts of a mailbox only grow", mail::counts_of_a_mailbox_only_grow),
     ("a message dies only when the rule says", mail::a_message_dies_only_when_the_rule_says),
@@ -216,7 +217,9 @@ fn members_of_a_group_start_in_turn(before: &Cluster, after: &Cluster) -> Result
             continue;
         }
         let mut earlier = above.children.iter().map(|id| parent.child(id)).take_while(|child| child != path);
-        if let Some(unsettled) = earlier.find(|child| !is_settled(after, child)) {
+        if let Some(unsettled) =
+            earlier.find(|child| !is_settled(after, child) && !is_settled(&drains::as_it_was(after), child))
+        {
             return Err(format!("{path} starts before {unsettled} is ready"));
         }
     }
@@ -334,11 +337,13 @@ fn a_drained_node_is_given_no_work(before: &Cluster, after: &Cluster) -> Result<
 /// one, or to any where others are on this one that the child stays together with.
 fn has_to_be_beside(before: &Cluster, after: &Cluster, path: &Path, node: &NodeName) -> bool {
     let goes_back_to = |other: &Path| {
-        let kept = after.process(other).and_then(|process| process.place.as_ref()).map(|place| &place.node);
+        // Where the room there decided that all start, one may find another node when it is its turn.
+        let places = [before, after].map(|cluster| cluster.process(other).and_then(|process| process.place.as_ref()));
+        let kept = places.into_iter().flatten().map(|place| &place.node);
         let begins = |run: &&Run| before.run(other).is_none_or(|old| old.incarnation != run.incarnation);
         let began = after.run(other).filter(begins).map(|run| &run.node);
-        let back = |name: &&NodeName| is_drained(after, name) && was_on(before, other, name);
-        kept.into_iter().chain(began).find(back).cloned()
+        let mut back = kept.chain(began).filter(|name| is_drained(after, name) && was_on(before, other, name));
+        back.next().cloned()
     };
     let is_group = |above: &Path| after.supervisor(above).is_some_and(|above| above.strategy.is_group());
     let Some(group) = std::iter::successors(path.parent(), Path::parent).filter(is_group).last() else { return false };
