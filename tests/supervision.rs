@@ -34,5 +34,7 @@ mod specs;
 mod supervisors;
 #[path = "supervision/unreachable.rs"]
 mod unreachable;
+#[path = "supervision/ways_back.rs"]
+mod ways_back;
 #[path = "supervision/words.rs"]
 mod words;

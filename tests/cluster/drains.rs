@@ -192,6 +192,33 @@ async fn t27_a_group_stays_whole_on_a_drained_node_until_there_is_room_for_all_o
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn t27_a_drain_waits_for_a_group_that_is_down_until_its_delay_is_over() {
+    let cluster = Cluster::with(Options { own_flags: full, ..Options::default() }).await;
+    let delay = "backoff = { base = \"4s\", cap = \"4s\", jitter = 0 }\n";
+    let members = ["a", "b"].map(|id| child(&cluster, id, 50, "prefer = [\"host=n1\"]") + delay);
+    let group = "strategy = \"one_for_all\"\ncolocate = false\nintensity = \"unlimited\"";
+    cluster.bring_up(&format!("name = \"t\"\n{group}\n{}", members.concat())).await;
+    let fill = |id: &str, node: &str| child(&cluster, id, 50, &format!("require = [\"host={node}\"]"));
+    cluster.bring_up(&format!("name = \"full\"\n{}{}", fill("x", "n2"), fill("y", "n3"))).await;
+    let first = cluster.row("/t/a").await;
+    send(first.pid.expect("it runs"), Signal::KILL);
+    wait_until("all of it to be down", SOON, async || cluster.children("n1"), Vec::is_empty).await;
+    let (code, words) = said(&cluster.cli(&["node", "drain", "n1", "--deadline", "1s"]));
+    assert_eq!(code, Some(1), "nothing runs there, and it has no other place: {words}");
+    assert!(words.contains("0 children still run there; /t/a: its delay ends in"), "{words}");
+    cluster.runs_anew("/t/a", &first).await;
+    cluster.whole("/t").await;
+    assert_eq!((cluster.home("/t/a").await, cluster.home("/t/b").await), ("n1".into(), "n1".into()));
+    cluster.done(&["stop", "/full/x"]);
+    cluster.done(&["stop", "/full/y"]);
+    let words = cluster.done(&["node", "drain", "n1"]);
+    assert!(words.contains("n1 is drained: nothing runs there, and 2 moved children are ready"), "{words}");
+    for id in ["a", "b"] {
+        assert_eq!(overlap(&lives(&beats(&cluster, id))), None, "{id}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn t27_a_drain_that_is_asked_again_waits_for_what_still_starts_elsewhere() {
     let cluster = Cluster::with(Options { own_flags: labelled, ..Options::default() }).await;
     let goes = cluster.folder().join("goes");

@@ -11,6 +11,7 @@
 pub mod copies;
 pub mod coverage;
 pub mod dice;
+pub mod drains;
 pub mod generator;
 pub mod groups;
 pub mod healing;

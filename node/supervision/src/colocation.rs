@@ -6,8 +6,9 @@
 use std::collections::BTreeSet;
 
 use pando_protocol::ids::{NodeName, Path};
+use pando_protocol::spec::Restart;
 
-use crate::cluster::{Body, Cluster, DownReason, Node, Process, ProcessPhase, StopReason, Supervisor};
+use crate::cluster::{Body, Cluster, DownReason, Node, Process, ProcessPhase, Run, StopReason, Supervisor};
 use crate::mutation::{Mutation, broken};
 use crate::placement::{free, lacking_labels};
 
@@ -19,7 +20,7 @@ pub(crate) struct Colocation<'a> {
     pub anchor: Option<NodeName>,
     /// The drained nodes that others of it run on, or go back to where there is no room elsewhere.
     left_on: BTreeSet<NodeName>,
-    /// All that is to run below it and does not yet, or has to leave a drained node; the child itself included.
+    /// All that is to run below it and does not yet, or has to leave a drained node and starts again; the child itself included.
     pub to_come: Vec<&'a Process>,
 }
 
@@ -44,7 +45,7 @@ pub(crate) fn colocation<'a>(cluster: &'a Cluster, path: &Path) -> Option<Coloca
             }
             _ if place.is_some() => kept = kept.or(place.cloned()),
             ProcessPhase::Assigned(_) | ProcessPhase::Pending(_) | ProcessPhase::Down(_) => {
-                if is_to_run(cluster, &below) {
+                if is_to_run(cluster, &below) && !has_its_last_run(cluster, &below) {
                     to_come.push(process);
                 }
             }
@@ -126,6 +127,13 @@ fn returns(stopping: Option<StopReason>) -> bool {
             | StopReason::Drain,
         ) => false,
     }
+}
+
+/// Whether a process has a run that no other follows: it is temporary, and nobody asked for it to run again.
+pub(crate) fn has_its_last_run(cluster: &Cluster, path: &Path) -> bool {
+    let is_temporary = cluster.member(path).is_some_and(|member| member.restart == Restart::Temporary);
+    let runs_again = |run: &Run| matches!(run.stopping, Some(StopReason::Restart | StopReason::Update));
+    is_temporary && cluster.run(path).is_some_and(|run| !runs_again(run))
 }
 
 fn is_drained(cluster: &Cluster, node: &NodeName) -> bool {

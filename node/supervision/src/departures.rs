@@ -14,13 +14,13 @@ use pando_protocol::rejection::Rejection;
 use pando_protocol::spec::{Restart, Strategy};
 
 use crate::change::Change;
-use crate::cluster::{Body, Cluster, Node, Process, ProcessPhase, Run, Stage, StopReason};
-use crate::colocation::{colocation, is_to_run, kept_together_by};
+use crate::cluster::{Body, Cluster, Node, ProcessPhase, Run, Stage, StopReason, SupervisorPhase};
+use crate::colocation::{colocation, has_its_last_run, is_to_run, kept_together_by};
 use crate::command::EventKind;
-use crate::endings::Over;
+use crate::endings::{Over, is_held_or_removed};
 use crate::groups::{is_startable, restarting_with};
 use crate::mutation::{Mutation, broken};
-use crate::placement::{choose, nodes_that_fit};
+use crate::placement::{choose, lacking_labels, nodes_that_fit};
 
 impl Change<'_> {
     /// A node says that it goes: it gets no more work, and what it runs stops.
@@ -72,19 +72,22 @@ impl Change<'_> {
         }
     }
 
-    /// Gives a node no more work and moves what runs there. Lists what is to move; said again, also what has left and is not ready
-    /// again.
+    /// Gives a node no more work and moves what runs there. Lists what is to move, what has its next run there for lack of another
+    /// place, and what has left and is not ready again: the same when it is said again.
     pub fn drain(&mut self, name: &NodeName) -> Result<Vec<Difference>, Rejection> {
         let known = self.known_node(name)?;
-        let (was_drained, mut moves) = (known.drained, runs_on(known));
-        if was_drained {
-            let paths = self.cluster.members.keys().filter(|path| is_missed_since_it_left(self.cluster, path, name));
-            moves.extend(paths.cloned());
-        } else {
+        let was_drained = known.drained;
+        let mut moves: BTreeSet<Path> = runs_on(known).into_iter().collect();
+        if !broken(Mutation::DrainNamesRunsOnly) {
+            moves.extend(goes_to(self.cluster, known));
+        }
+        if !was_drained {
             self.node(name).drained = true; // Places that are kept there are ways back from here on.
             let text = format!("{name} is drained: {} children are to move to other nodes", moves.len());
             self.event(EventKind::NodeDrained, None, Some(name), text);
         }
+        let paths = self.cluster.members.keys().filter(|path| is_missed_since_it_left(self.cluster, path, name));
+        moves.extend(paths.cloned());
         let difference = |path| Difference { path, what: DifferenceKind::Moved, keys: Vec::new() };
         Ok(moves.into_iter().map(difference).collect())
     }
@@ -151,23 +154,43 @@ impl Change<'_> {
         let drained = self.cluster.nodes.values().filter(|node| node.drained);
         let mut runs: Vec<Path> = drained.flat_map(|node| runs_on(node)).collect();
         runs.sort_by_key(Path::depth); // A group before what lies deeper in it.
+        let (temporary, lasting): (Vec<Path>, Vec<Path>) =
+            runs.into_iter().partition(|path| is_temporary(self.cluster, path));
         let mut without_room = BTreeSet::new();
-        for path in runs {
+        for path in lasting {
             self.move_away(&path, &mut without_room);
+        }
+        let mut left_on = BTreeMap::new();
+        for path in temporary {
+            self.end_with_its_group(&path, &mut left_on);
+        }
+    }
+
+    /// Asks a temporary run to end, once nothing of its group is to go on where it is: it is never started again, so it needs no place,
+    /// and has nobody to wait for where it is on its own. `left_on` is where others were found to be already.
+    fn end_with_its_group(&mut self, path: &Path, left_on: &mut BTreeMap<Path, BTreeSet<NodeName>>) {
+        let Some(run) = self.cluster.run(path).filter(|run| is_staying(self.cluster, run)) else { return };
+        if !goes_on(self.cluster, path) || self.is_taken_down_with(path) {
+            return;
+        }
+        let beside = group_of(self.cluster, path);
+        let left_on =
+            beside.map(|group| &*left_on.entry(group.clone()).or_insert_with(|| left_of(self.cluster, &group)));
+        let ends = match left_on {
+            Some(nodes) => !nodes.contains(&run.node) && !broken(Mutation::TemporaryIsLeft),
+            None => true,
+        };
+        if ends || broken(Mutation::TemporaryEndsFirst) {
+            self.take_away(path, StopReason::Drain);
         }
     }
 
     /// Keeps places elsewhere for a run and for all that has to go along; then asks it to end. Does nothing where there is no room
     /// for all of them: [`what_a_move_waits_for`] says so, and what moves as one is tried once.
     fn move_away(&mut self, path: &Path, without_room: &mut BTreeSet<Path>) {
-        // What is unreachable moves once its node is back: till then a place would be kept for nobody.
-        let is_here = |run: &Run| run.stopping.is_none() && !self.cluster.is_unreachable(run);
-        let is_staying = self.cluster.run(path).is_some_and(is_here);
-        if !is_staying || !goes_on(self.cluster, path) || self.is_taken_down_with(path) {
+        let is_here = self.cluster.run(path).is_some_and(|run| is_staying(self.cluster, run));
+        if !is_here || !goes_on(self.cluster, path) || self.is_taken_down_with(path) {
             return;
-        }
-        if self.member(path).restart == Restart::Temporary {
-            return self.take_away(path, StopReason::Drain); // It is never started again, so it needs no place.
         }
         let whole = moves_as_one(self.cluster, path);
         if whole.as_ref().is_some_and(|whole| without_room.contains(whole)) {
@@ -215,6 +238,9 @@ impl Missing {
 pub(crate) fn what_a_move_waits_for(cluster: &Cluster, path: &Path, known: &mut Missing) -> Option<String> {
     let run = cluster.run(path).filter(|run| run.stopping.is_none())?;
     cluster.nodes.get(&run.node).filter(|node| node.drained)?;
+    if let Some(group) = group_of(cluster, path).filter(|_| is_temporary(cluster, path)) {
+        return Some(format!("the rest of {group} to leave {}, which is drained: it ends then", run.node));
+    }
     let together = known.of_those_it_stays_with(cluster, path);
     let fits = nodes_that_fit(cluster, cluster.process(path)?, |name, _| together.get(name).cloned());
     let reason = match (fits, moves_as_one(cluster, path)) {
@@ -232,6 +258,47 @@ fn what_others_miss(cluster: &Cluster, path: &Path) -> String {
         Some((with, reason)) => format!("{with} has to go along, and {reason}"),
         None => format!("no room for all {} that have to move together", needing.len()),
     }
+}
+
+fn is_temporary(cluster: &Cluster, path: &Path) -> bool {
+    cluster.member(path).is_some_and(|member| member.restart == Restart::Temporary)
+}
+
+/// Whether a run is not asked to end yet. What is unreachable moves once its node is back: till then a place would be kept for nobody.
+fn is_staying(cluster: &Cluster, run: &Run) -> bool {
+    run.stopping.is_none() && !cluster.is_unreachable(run)
+}
+
+/// The outermost supervisor above a child that makes it stand and fall, or stay together, with others.
+fn group_of(cluster: &Cluster, path: &Path) -> Option<Path> {
+    let binds =
+        |above: &Path| cluster.supervisor(above).is_some_and(|above| above.strategy.is_group() || above.colocate);
+    std::iter::successors(path.parent(), Path::parent).filter(binds).last()
+}
+
+/// The drained nodes on which something below a supervisor is to go on, for lack of a place elsewhere. What is temporary is there for
+/// its sake.
+fn left_of(cluster: &Cluster, group: &Path) -> BTreeSet<NodeName> {
+    let below = cluster.walk(group);
+    let lasting = below.iter().filter(|path| !is_temporary(cluster, path) && !is_held_or_removed(cluster, path));
+    let stays_on = |path: &Path| {
+        let process = cluster.process(path)?;
+        let (node, session) = match (&process.place, &process.phase) {
+            (Some(place), _) => (&place.node, place.session),
+            (None, ProcessPhase::Assigned(run)) => match run.stopping {
+                Some(StopReason::Drain | StopReason::Shutdown | StopReason::Operator | StopReason::Removed) => {
+                    return None;
+                }
+                Some(StopReason::Group | StopReason::Supervisor | StopReason::Restart | StopReason::Update) | None => {
+                    (&run.node, run.session)
+                }
+            },
+            (None, ProcessPhase::Pending(_) | ProcessPhase::Down(_)) => return None,
+        };
+        let known = cluster.nodes.get(node)?;
+        (known.drained && known.current == Some(session)).then(|| node.clone())
+    };
+    lasting.filter_map(stays_on).collect()
 }
 
 /// What makes a run move with others, whichever of those asks: what it stays together with, or its group where each member takes
@@ -260,7 +327,7 @@ fn moving_with(cluster: &Cluster, path: &Path) -> Moving {
         if !leaving.insert(path.clone()) {
             continue;
         }
-        if cluster.member(&path).is_some_and(|member| member.restart == Restart::Temporary) {
+        if is_temporary(cluster, &path) {
             continue; // It is never started again, and takes nobody along.
         }
         needing.insert(path.clone());
@@ -269,9 +336,8 @@ fn moving_with(cluster: &Cluster, path: &Path) -> Moving {
                 cluster.walk(&by).into_iter().partition(|below| is_to_leave(cluster, below));
             // The first is looked at first: its group takes along what those of the later ones do.
             joining.extend(leave.into_iter().rev());
-            needing.extend(
-                stay.into_iter().filter(|below| is_to_run(cluster, below) && !stays_or_has_place(cluster, below)),
-            );
+            let starts = |below: &Path| is_to_run(cluster, below) && !has_its_last_run(cluster, below);
+            needing.extend(stay.into_iter().filter(|below| starts(below) && !stays_or_has_place(cluster, below)));
         }
         if taken_along.contains(&path) {
             continue; // With one before it.
@@ -314,20 +380,40 @@ fn goes_on(cluster: &Cluster, path: &Path) -> bool {
     is_up && path.parent().is_none_or(|parent| goes_on(cluster, &parent))
 }
 
-/// Whether a child that is to run was last seen on a node, did not go down with it, and is not ready again.
-fn is_missed_since_it_left(cluster: &Cluster, path: &Path, node: &NodeName) -> bool {
-    let Some(member) = cluster.member(path) else { return false };
-    let last = member.history.last().and_then(|entry| entry.cause.outermost());
-    let has_left = last.is_some_and(|last| last.node.as_ref() == Some(node) && last.class != CauseClass::NodeLost);
-    let is_missing = match &member.body {
-        Body::Process(Process { phase: ProcessPhase::Pending(_), .. }) => true,
-        Body::Process(Process { phase: ProcessPhase::Down(_), .. }) => is_startable(cluster, path),
-        Body::Process(Process { phase: ProcessPhase::Assigned(run), .. }) => {
-            run.node != *node && !matches!(run.stage, Stage::Ready { .. })
-        }
-        Body::Supervisor(_) => false,
+/// Whether a child that is to run was last seen on a node, did not go down with it, and is not ready again. Not one that waits for
+/// what the node never had.
+fn is_missed_since_it_left(cluster: &Cluster, path: &Path, name: &NodeName) -> bool {
+    let (Some(member), Some(process)) = (cluster.member(path), cluster.process(path)) else { return false };
+    let could_run_there = || {
+        cluster
+            .nodes
+            .get(name)
+            .is_some_and(|node| lacking_labels(node, &process.spec).is_none() && process.spec.slots <= node.slots)
     };
-    has_left && is_missing && goes_on(cluster, path)
+    let is_missing = match &process.phase {
+        ProcessPhase::Pending(_) => could_run_there(),
+        ProcessPhase::Down(_) => is_startable(cluster, path) && could_run_there(),
+        ProcessPhase::Assigned(run) => run.node != *name && !matches!(run.stage, Stage::Ready { .. }),
+    };
+    if !is_missing || !is_to_start(cluster, path) {
+        return false;
+    }
+    // Not the last in the book: a crash that messages were accused of is charged late.
+    let endings = member.history.iter().filter_map(|entry| entry.cause.innermost());
+    let last = endings.max_by_key(|ending| ending.incarnation);
+    last.is_some_and(|last| last.node.as_ref() == Some(name) && last.class != CauseClass::NodeLost)
+}
+
+/// Whether a child runs or will: at once, in its turn, or with a supervisor above it that starts again.
+fn is_to_start(cluster: &Cluster, path: &Path) -> bool {
+    let root = cluster.supervisor(&Path::root(&path.tree()));
+    is_to_run(cluster, path) && root.is_some_and(|root| !matches!(root.phase, SupervisorPhase::Failed(_)))
+}
+
+/// Those for whose next runs a node keeps room; also what had ended, and starts again with its group.
+fn goes_to(cluster: &Cluster, node: &Node) -> Vec<Path> {
+    let kept = node.sessions.values().flat_map(|session| session.kept.iter());
+    kept.filter(|path| !is_held_or_removed(cluster, path)).cloned().collect()
 }
 
 fn runs_on(node: &Node) -> Vec<Path> {

@@ -17,6 +17,7 @@ use crate::placement::choose;
 use crate::places::is_kept;
 use crate::report::waiting;
 
+mod drains;
 mod groups;
 mod mail;
 mod steps;
@@ -39,7 +40,7 @@ pub fn check(cluster: &Cluster) -> Result<(), Vec<Broken>> {
 type Invariant = fn(&Cluster) -> Result<(), Broken>;
 
 /// Every invariant of one state, by its name.
-const ALL: [(&str, Invariant); 36] = [
+const ALL: [(&str, Invariant); 37] = [
     ("a session lists exactly the runs assigned under it", a_session_lists_exactly_the_runs_assigned_under_it),
     ("no run is assigned under a session that is over", no_run_is_assigned_under_a_session_that_is_over),
     ("a silent session holds only what is kept", a_silent_session_holds_only_what_is_kept),
@@ -48,6 +49,7 @@ const ALL: [(&str, Invariant); 36] = [
     ("a child runs only below supervisors that are not down", a_child_runs_only_below_supervisors_that_are_not_down),
     ("no child is pending while a node fits it", no_child_is_pending_while_a_node_fits_it),
     ("nothing stays on a drained node that could leave", nothing_stays_on_a_drained_node_that_could_leave),
+    ("no temporary child is left alone on a drained node", drains::no_temporary_child_is_left_alone_on_a_drained_node),
     ("what waits stands in the queue or has a timer", what_waits_stands_in_the_queue_or_has_a_timer),
     ("queue and timers name only what waits", queue_and_timers_name_only_what_waits),
     ("a window holds at most what its budget allows", a_window_holds_at_most_what_its_budget_allows),

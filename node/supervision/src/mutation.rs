@@ -92,6 +92,18 @@ pub enum Mutation {
     NoWayBack,
     /// A member of a group without a way back does not start beside the others on a drained node.
     NothingBeside,
+    /// Only the group right above what is new is asked who waits for it.
+    BesideParentOnly,
+    /// What is new in a group starts beside others of it on a drained node though none of them waits for it.
+    BesideAnyone,
+    /// A changed spec costs a child the way back that it cannot use for now.
+    WayBackForgotten,
+    /// A temporary child on a drained node ends at once, though its group goes on there.
+    TemporaryEndsFirst,
+    /// A temporary child on a drained node outlives its group there.
+    TemporaryIsLeft,
+    /// A drain names what runs on its node, and not what has its next run there.
+    DrainNamesRunsOnly,
     /// A rule panics when the delay of a member whose name ends in 0 is over.
     DelayPanics,
     /// Every delay is as long as the first one.
@@ -196,7 +208,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every one.
-    pub const ALL: [Self; 93] = [
+    pub const ALL: [Self; 99] = [
         Self::BudgetOffByOne,
         Self::WindowClosedInterval,
         Self::NoBackoff,
@@ -240,6 +252,12 @@ impl Mutation {
         Self::MovesAlone,
         Self::NoWayBack,
         Self::NothingBeside,
+        Self::BesideParentOnly,
+        Self::BesideAnyone,
+        Self::WayBackForgotten,
+        Self::TemporaryEndsFirst,
+        Self::TemporaryIsLeft,
+        Self::DrainNamesRunsOnly,
         Self::DelayPanics,
         Self::DelaysDoNotGrow,
         Self::CapIgnored,

@@ -90,7 +90,7 @@ impl Change<'_> {
                 }
             },
         };
-        self.room_changed |= self.is_drained(&node); // What is temporary ends there at once.
+        self.room_changed |= self.is_drained(&node); // It may be free to leave already.
         self.stop_waiting(path);
         self.assign(path, node, session, None, Duration::ZERO);
         Ok(())
@@ -215,10 +215,16 @@ pub(crate) fn nodes_that_fit<'a>(
 
 /// Whether a node could take the child at `path` under this session, were it not drained.
 pub(crate) fn can_return(cluster: &Cluster, path: &Path, name: &NodeName, session: SessionId) -> bool {
+    let node = || cluster.nodes.get(name);
+    let is_apart = |node| colocation(cluster, path).is_some_and(|all| all.obstacle_to_return(name, node).is_some());
+    can_return_alone(cluster, path, name, session) && node().is_some_and(|node| !is_apart(node))
+}
+
+/// The same, wherever others are that the child stays together with: those may come back, too.
+pub(crate) fn can_return_alone(cluster: &Cluster, path: &Path, name: &NodeName, session: SessionId) -> bool {
     let Some(node) = cluster.nodes.get(name).filter(|node| node.current == Some(session)) else { return false };
     let Some(process) = cluster.process(path) else { return false };
-    let together = || colocation(cluster, path).is_none_or(|all| all.obstacle_to_return(name, node).is_none());
-    has_labels(node, &process.spec) && has_room(node, &process.spec) && together()
+    has_labels(node, &process.spec) && has_room(node, &process.spec)
 }
 
 /// How many nodes could take the child at `path` now.

@@ -16,7 +16,7 @@ use crate::cluster::{Body, Cluster, Group, Place, Run, Session};
 use crate::colocation::{colocation, outermost};
 use crate::groups::is_startable;
 use crate::mutation::{Mutation, broken};
-use crate::placement::{can_return, fitting};
+use crate::placement::{can_return, can_return_alone, fitting};
 
 impl Change<'_> {
     /// Keeps room on a node for the next run of a child.
@@ -107,25 +107,40 @@ impl Change<'_> {
     /// What is missing. Then no room is kept for the group but ways back, which are of no use to others.
     pub fn keep_places(&mut self, group: &Path) -> Result<(), String> {
         let starting = processes_to_start(self.cluster, group);
+        let waiting = waiting_for(self.cluster, group);
         for path in &starting {
             if !self.has_place(path) && !self.keeps_way_back(path) {
                 self.release_place(path);
             }
         }
+        let place = |path: &Path| Some((path.clone(), self.cluster.process(path)?.place.clone()?));
+        let former: BTreeMap<Path, Place> = starting.iter().filter_map(place).collect();
         let without = starting.iter().filter(|path| !self.has_place(path)).cloned().collect();
         let found = self.find_places(without).or_else(|reason| {
-            let goes_back = starting.iter().any(|path| self.has_way_back(path));
-            if goes_back { self.go_back(&starting) } else { Err(reason) }
+            let goes_back =
+                waiting.iter().any(|path| self.keeps_way_back(path)) || !going_back(self.cluster, &starting).is_empty();
+            if goes_back { self.go_back(&starting, &waiting) } else { Err(reason) }
         });
         if found.is_err() {
             // Not those of others of the group, which are on the move.
             for path in &starting {
-                if !self.keeps_way_back(path) {
-                    self.release_place(path);
+                let place = self.cluster.process(path).and_then(|process| process.place.clone());
+                match (place, former.get(path)) {
+                    (Some(place), Some(was)) if place == *was && self.keeps_way_back(path) => {}
+                    (Some(place), Some(was)) if place == *was => self.release_place(path),
+                    (_, was) => self.give_back_place(path, was),
                 }
             }
         }
         found
+    }
+
+    /// Gives up what a child was found a moment ago, without a word: nobody was refused for its sake. What it had before it has again.
+    fn give_back_place(&mut self, path: &Path, former: Option<&Place>) {
+        self.take_place(path);
+        if let Some(Place { node, session, .. }) = former {
+            self.keep_place(path, node.clone(), *session);
+        }
     }
 
     /// Finds new places for all of these and keeps them. Those with the fewest nodes to choose from choose first.
@@ -164,16 +179,18 @@ impl Change<'_> {
     }
 
     /// Lets those of a group that ran on drained nodes go back there, since there is no room elsewhere for all, and finds places
-    /// for the rest: elsewhere, or beside those that go back.
-    fn go_back(&mut self, starting: &[Path]) -> Result<(), String> {
+    /// for the rest: elsewhere, or beside those that go back, be it once this group is ready that they wait for.
+    fn go_back(&mut self, starting: &[Path], waiting: &[Path]) -> Result<(), String> {
+        let back: Vec<Path> = starting.iter().chain(waiting).cloned().collect();
         let without = |change: &Self| {
-            let without = starting.iter().filter(|path| !change.has_place(path) && !change.has_way_back(path));
+            let going_back = going_back(change.cluster, starting);
+            let without = starting.iter().filter(|path| !going_back.contains(path) && !change.has_place(path));
             without.cloned().collect::<Vec<_>>()
         };
         let choose = |change: &Self, path: &Path| {
             let stays_with_others = beside_those_it_stays_with(change.cluster, path);
             stays_with_others.map_or_else(|| change.choose_node(path), Ok).or_else(|reason| {
-                let beside = beside_its_group(change.cluster, path, starting);
+                let beside = beside_its_group(change.cluster, path, &back);
                 beside.filter(|_| !broken(Mutation::NothingBeside)).ok_or(reason)
             })
         };
@@ -207,15 +224,15 @@ impl Change<'_> {
         is_kept(self.cluster, path, false)
     }
 
-    /// Room for a member of a group that starts, beside those which go back to a drained node once it is their turn: they would
-    /// wait for it.
+    /// Room for what starts in a group, however deep in it, beside those which go back to a drained node once it is their turn: they
+    /// would wait for it.
     pub fn beside_those_that_wait_for_it(&self, path: &Path) -> Option<(NodeName, SessionId)> {
-        let group = path.parent().filter(|_| !broken(Mutation::NothingBeside))?;
-        let starts = self.cluster.supervisor(&group)?.group() == Some(&Group::Starting);
-        let waiting = if starts { processes_to_start(self.cluster, &group) } else { Vec::new() };
-        beside_those_it_stays_with(self.cluster, path)
-            .filter(|_| waiting.iter().any(|other| self.keeps_way_back(other)))
-            .or_else(|| beside_its_group(self.cluster, path, &waiting))
+        let waiting = waiting_for(self.cluster, path);
+        let goes_back = waiting.iter().any(|other| goes_back_to(self.cluster, other).is_some());
+        if !goes_back {
+            return None;
+        }
+        beside_those_it_stays_with(self.cluster, path).or_else(|| beside_its_group(self.cluster, path, &waiting))
     }
 
     /// Whether the room that is kept for a child is on a drained node, and nothing but the drain is in the way: it goes there
@@ -244,8 +261,28 @@ fn kept_on<'a>(cluster: &'a Cluster, path: &Path, drained: bool) -> Option<&'a P
     (node.current == Some(place.session) && node.drained == drained).then_some(place)
 }
 
+/// The drained node to which a child goes back.
+fn goes_back_to<'a>(cluster: &'a Cluster, path: &Path) -> Option<&'a NodeName> {
+    let runs_on = || cluster.run(path).filter(|_| broken(Mutation::BesideAnyone)).map(|run| &run.node);
+    kept_on(cluster, path, true).map(|place| &place.node).or_else(runs_on)
+}
+
+/// Those of these that go back to their drained nodes, where nothing but the drain is in the way. What stays together is asked for once.
+fn going_back<'a>(cluster: &Cluster, starting: &'a [Path]) -> BTreeSet<&'a Path> {
+    let mut anchors: BTreeMap<Path, Option<NodeName>> = BTreeMap::new();
+    let goes_back = |path: &&Path| {
+        let Some(place) = kept_on(cluster, path, true) else { return false };
+        let Some(by) = outermost(cluster, path) else { return true };
+        let anchor =
+            anchors.entry(by).or_insert_with(|| colocation(cluster, path).and_then(|together| together.anchor));
+        anchor.as_ref().is_none_or(|anchor| *anchor == place.node)
+    };
+    starting.iter().filter(goes_back).collect()
+}
+
 /// Room on a drained node to which others go back that a child stays together with.
 fn beside_those_it_stays_with(cluster: &Cluster, path: &Path) -> Option<(NodeName, SessionId)> {
+    has_room_on_a_drained_node(cluster, path).then_some(())?;
     let colocation = colocation(cluster, path)?;
     first_to_return_to(cluster, path, colocation.left_behind_on())
 }
@@ -253,6 +290,7 @@ fn beside_those_it_stays_with(cluster: &Cluster, path: &Path) -> Option<(NodeNam
 /// Room on a drained node to which others of its group go back: of use for a child that stays together with nobody, or with
 /// none that goes back elsewhere.
 fn beside_its_group(cluster: &Cluster, path: &Path, starting: &[Path]) -> Option<(NodeName, SessionId)> {
+    has_room_on_a_drained_node(cluster, path).then_some(())?;
     let colocation = colocation(cluster, path);
     if colocation.as_ref().is_some_and(|together| together.left_behind_on().next().is_some()) {
         return None;
@@ -261,9 +299,14 @@ fn beside_its_group(cluster: &Cluster, path: &Path, starting: &[Path]) -> Option
         let node = cluster.nodes.get(name);
         node.is_some_and(|node| colocation.as_ref().is_none_or(|together| together.obstacle(name, node).is_none()))
     };
-    let back: BTreeSet<&NodeName> =
-        starting.iter().filter_map(|other| Some(&kept_on(cluster, other, true)?.node)).collect();
+    let back: BTreeSet<&NodeName> = starting.iter().filter_map(|other| goes_back_to(cluster, other)).collect();
     first_to_return_to(cluster, path, back.into_iter().filter(|name| takes_all(name)))
+}
+
+/// Asked first, since it takes no look at others: most of those that wait have none.
+fn has_room_on_a_drained_node(cluster: &Cluster, path: &Path) -> bool {
+    let mut drained = cluster.nodes.iter().filter(|(_, node)| node.drained);
+    drained.any(|(name, node)| node.current.is_some_and(|session| can_return_alone(cluster, path, name, session)))
 }
 
 fn first_to_return_to<'n>(
@@ -275,6 +318,32 @@ fn first_to_return_to<'n>(
         let session = cluster.nodes.get(name)?.current?;
         can_return(cluster, path, name, session).then(|| (name.clone(), session))
     })
+}
+
+/// The processes that wait until what starts at `path` is ready: of each group above it that starts its members in turn, those of
+/// the members after it.
+fn waiting_for(cluster: &Cluster, path: &Path) -> Vec<Path> {
+    let (mut found, mut at) = (Vec::new(), path.clone());
+    if broken(Mutation::NothingBeside) {
+        return found;
+    }
+    while let Some(above) = at.parent() {
+        let Some(supervisor) = cluster.supervisor(&above) else { break };
+        if broken(Mutation::BesideAnyone) && supervisor.strategy.is_group() {
+            found.extend(cluster.walk(&above));
+        }
+        if supervisor.group() == Some(&Group::Starting) {
+            let after = supervisor.children.iter().map(|id| above.child(id)).skip_while(|member| *member != at).skip(1);
+            for member in after.filter(|member| is_startable(cluster, member)) {
+                collect(cluster, &member, &mut found);
+            }
+        }
+        if broken(Mutation::BesideParentOnly) {
+            break;
+        }
+        at = above;
+    }
+    found
 }
 
 /// The processes that start with the next generation of a group, in start order.

@@ -17,7 +17,7 @@ use crate::differences::restarts_not;
 pub use crate::differences::{differences, nearest};
 use crate::mail::MAIL_RULES;
 use crate::mutation::{Mutation, broken};
-use crate::placement::can_return;
+use crate::placement::{can_return, can_return_alone};
 use crate::restarts::{Rate, Window};
 
 /// Paths that a cluster can hold.
@@ -224,8 +224,8 @@ impl Change<'_> {
         let way_back = self.keeps_way_back(path).then(|| self.take_place(path)).flatten();
         self.release_place(path); // The new spec may need more room, or another node.
         self.process(path).spec = spec.clone();
-        if let Some((node, session)) = way_back.filter(|(node, session)| can_return(self.cluster, path, node, *session))
-        {
+        let returns = if broken(Mutation::WayBackForgotten) { can_return } else { can_return_alone };
+        if let Some((node, session)) = way_back.filter(|(node, session)| returns(self.cluster, path, node, *session)) {
             self.keep_place(path, node, session);
         }
         let process = self.process(path);

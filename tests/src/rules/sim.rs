@@ -16,6 +16,7 @@ use pando_supervision::{
 
 use super::copies::Copies;
 use super::coverage::Coverage;
+use super::drains;
 use super::groups;
 use super::ledger::Ledger;
 use super::payers::Step;
@@ -91,6 +92,7 @@ impl Sim {
         self.ledger.check(step, &applied)?;
         places::check(step, &applied)?;
         groups::check(step, &applied)?;
+        drains::check(step, &applied)?;
         unreachable::check(step)?;
         self.coverage.note(step, &applied);
         self.twice_changes_nothing(stamp, &command, &applied)?;

@@ -1,5 +1,6 @@
 //! `pando node drain`: moves what runs on a node to others, and waits until it has.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use crate::{human, output, waiting};
 ///
 /// Returns when nothing runs there any more and all of it is ready elsewhere. Each child has its new place before it is asked to
 /// stop, so that whoever gives up half-way has lost nothing: `pando node undrain` takes it back. Temporary
-/// children end at once, since they are never started again. Nobody pays for a move.
+/// children end once nothing of their group is left there, since they are never started again. Nobody pays for a move.
 #[derive(Debug, Args)]
 pub struct Drain {
     /// The node
@@ -45,7 +46,7 @@ impl Drain {
         let started = Instant::now();
         with(target, async |connection| {
             let changed = connection.change(Change::Drain(node.clone())).await?;
-            let moving: Vec<Path> = changed.differences.into_iter().map(|difference| difference.path).collect();
+            let moving: BTreeSet<Path> = changed.differences.into_iter().map(|difference| difference.path).collect();
             if no_wait {
                 let text = format!("{node} is being drained: {} children are to leave it\n", moving.len());
                 return output::emit(&text);
@@ -80,7 +81,7 @@ impl fmt::Display for Moved {
     }
 }
 
-async fn look(connection: &Connection, node: &NodeName, moving: &[Path]) -> Result<Look<Moved>, Failure> {
+async fn look(connection: &Connection, node: &NodeName, moving: &BTreeSet<Path>) -> Result<Look<Moved>, Failure> {
     let nodes = connection.nodes(Freshness::Linearizable).await?;
     if !nodes.view.confirmed {
         return Ok(Look::Unsure(unconfirmed(&nodes.view)));
@@ -92,9 +93,11 @@ async fn look(connection: &Connection, node: &NodeName, moving: &[Path]) -> Resu
     Ok(judge(node, moving, &nodes.value, &rows.value))
 }
 
-fn judge(node: &NodeName, moving: &[Path], nodes: &[NodeRow], rows: &[TreeRow]) -> Look<Moved> {
+fn judge(node: &NodeName, moving: &BTreeSet<Path>, nodes: &[NodeRow], rows: &[TreeRow]) -> Look<Moved> {
     let there = nodes.iter().find(|row| row.name == *node).map_or(0, |row| row.children);
-    let mut missing = rows.iter().filter(|row| row.node.as_ref() == Some(node) || is_under_way(moving, row));
+    let failed: BTreeSet<&Path> = rows.iter().filter(|row| row.state == State::Failed).map(|row| &row.path).collect();
+    let is_under_way = |row: &&TreeRow| moving.contains(&row.path) && is_awaited(row, &failed);
+    let mut missing = rows.iter().filter(|row| row.node.as_ref() == Some(node) || is_under_way(row));
     match missing.next() {
         None if there == 0 => Look::There(moved(moving, rows)),
         None => Look::NotYet(format!("{there} children still run there")),
@@ -106,16 +109,16 @@ fn judge(node: &NodeName, moving: &[Path], nodes: &[NodeRow], rows: &[TreeRow]) 
 }
 
 /// Those that were deleted meanwhile count as neither.
-fn moved(moving: &[Path], rows: &[TreeRow]) -> Moved {
+fn moved(moving: &BTreeSet<Path>, rows: &[TreeRow]) -> Moved {
     let rows = rows.iter().filter(|row| moving.contains(&row.path));
     let (ready, down): (Vec<&TreeRow>, Vec<&TreeRow>) = rows.partition(|row| row.state == State::Running);
     Moved { ready: ready.len(), down: down.into_iter().map(|row| row.path.clone()).collect() }
 }
 
-/// Whether a child that moves is not where it should end up: ready, or down on purpose.
-fn is_under_way(moving: &[Path], row: &TreeRow) -> bool {
-    let is_settled = matches!(row.state, State::Running | State::Stopped | State::Finished | State::Failed);
-    moving.contains(&row.path) && !is_settled
+/// Whether a child that moves is to be ready and is not. One whose supervisor is to start again is down till then, and to run: its
+/// state alone does not tell.
+fn is_awaited(row: &TreeRow, failed: &BTreeSet<&Path>) -> bool {
+    row.state != State::Running && row.configured > 0 && !failed.contains(&Path::root(&row.path.tree()))
 }
 
 #[cfg(test)]
@@ -141,7 +144,7 @@ mod tests {
             restarts: 0,
             restart_rate: 0,
             alive: 0,
-            configured: 1,
+            configured: u32::from(!matches!(state, State::Stopped | State::Finished)),
             waiting: None,
             mailbox: None,
         }
@@ -162,7 +165,7 @@ mod tests {
             losses: 0,
             address: String::new(),
         };
-        let moving: Vec<Path> = moving.iter().map(|text| path(text)).collect();
+        let moving: BTreeSet<Path> = moving.iter().map(|text| path(text)).collect();
         match judge(&node, &moving, &[drained], rows) {
             Look::There(moved) => Ok(moved.to_string()),
             Look::NotYet(why) | Look::Unsure(why) => Err(why),
@@ -191,6 +194,18 @@ mod tests {
         assert_eq!(
             judged(0, &["/t/a", "/t/once", "/u/x", "/t/deleted"], &rows),
             Ok("1 moved children are ready; ended or stopped, and not to run: /t/once, /u/x".into())
+        );
+    }
+
+    #[test]
+    fn what_is_down_until_its_supervisor_starts_again_is_waited_for() {
+        let supervisor = |text: &str, state| TreeRow { kind: Kind::Supervisor, ..row(text, state, None) };
+        let child = TreeRow { configured: 1, ..row("/t/pool/x", State::Stopped, None) };
+        let rows = [supervisor("/t", State::Running), supervisor("/t/pool", State::BackingOff), child.clone()];
+        assert_eq!(judged(0, &["/t/pool/x"], &rows), Err("0 children still run there; /t/pool/x: it moves".into()));
+        assert_eq!(
+            judged(0, &["/t/pool/x"], &[supervisor("/t", State::Failed), child]),
+            Ok("0 moved children are ready; ended or stopped, and not to run: /t/pool/x".into())
         );
     }
 }

@@ -121,20 +121,59 @@ pub(super) fn no_group_is_pending_while_all_of_it_fits_a_drained_node_it_goes_ba
                 return Err(format!("{path} waits while all of it fits {name}, where {} has a way back", back[0]));
             }
         }
+        if let Some(after) = waits_with_a_way_back_for(cluster, path) {
+            return Err(format!("{path} waits, and {after} for it, while both fit the drained node of that"));
+        }
     }
     Ok(())
 }
 
-/// Who would go back to its drained node, and waits for its turn until another is ready that fits there too. Neither stays together
-/// with others.
+/// Who would go back to its drained node, and waits for its turn until the child or group at `path` is ready, all of which fits there
+/// too: however deep it lies in a group that starts its members in turn, before the one that waits.
 pub(super) fn waits_with_a_way_back_for(cluster: &Cluster, path: &Path) -> Option<Path> {
-    let group = path.parent()?;
-    let starts = cluster.supervisor(&group)?.group() == Some(&Group::Starting);
-    let waiting =
-        if starts && outermost(cluster, path).is_none() { processes_to_start(cluster, &group) } else { Vec::new() };
-    let fits = |place: &Place| can_return(cluster, path, &place.node, place.session);
-    waiting.into_iter().find(|other| {
-        let place = cluster.process(other).and_then(|process| process.place.as_ref());
-        outermost(cluster, other).is_none() && is_kept(cluster, other, true) && place.is_some_and(fits)
-    })
+    let starting = match cluster.process(path) {
+        Some(_) => vec![path.clone()],
+        None => processes_to_start(cluster, path),
+    };
+    let mut at = path.clone();
+    while let Some(above) = at.parent() {
+        let supervisor = cluster.supervisor(&above)?;
+        if supervisor.group() == Some(&Group::Starting) {
+            let members = supervisor.children.iter().map(|id| above.child(id));
+            let later =
+                members.skip_while(|member| *member != at).skip(1).filter(|member| is_startable(cluster, member));
+            let mut waiting =
+                later.flat_map(|member| cluster.walk(&member)).filter(|other| is_kept(cluster, other, true));
+            let fits = |other: &Path| {
+                let place = cluster.process(other).and_then(|process| process.place.as_ref());
+                place.is_some_and(|place| all_fit_beside(cluster, &starting, place))
+            };
+            if let Some(other) = waiting.find(fits) {
+                return Some(other);
+            }
+        }
+        at = above;
+    }
+    None
+}
+
+/// Whether all of these, and all that stays together with one of them, are on a node or fit there, were it not drained.
+fn all_fit_beside(cluster: &Cluster, starting: &[Path], Place { node: name, .. }: &Place) -> bool {
+    let Some(node) = cluster.nodes.get(name) else { return false };
+    let together = starting.iter().filter_map(|path| outermost(cluster, path)).flat_map(|by| cluster.walk(&by));
+    let all: BTreeSet<Path> = starting.iter().cloned().chain(together).collect();
+    let mut needed: u64 = 0;
+    for (path, process) in all.iter().filter_map(|path| Some((path, cluster.process(path)?))) {
+        let nodes =
+            cluster.run(path).map(|run| &run.node).into_iter().chain(process.place.as_ref().map(|place| &place.node));
+        match nodes.collect::<BTreeSet<&NodeName>>() {
+            nodes if nodes.iter().any(|other| *other != name) => return false,
+            nodes if nodes.is_empty() => needed += u64::from(process.spec.slots),
+            _ => {}
+        }
+        if !process.spec.place.require.is_subset(&node.labels) {
+            return false;
+        }
+    }
+    needed <= free(node)
 }

@@ -6,16 +6,17 @@ use imbl::ordmap::DiffItem;
 use pando_protocol::ids::{NodeName, Path, SessionId};
 use pando_protocol::spec::{AutoShutdown, Restart};
 
-use super::{Broken, mail, processes};
+use super::{Broken, drains, mail, processes};
 use crate::apply::{REPLY_BYTES_KEPT, weight};
 use crate::cluster::{
-    Body, Cluster, DownReason, Group, Member, Pending, Process, ProcessPhase, StopReason, Supervisor, SupervisorPhase,
+    Body, Cluster, DownReason, Group, Member, Pending, Process, ProcessPhase, Run, StopReason, Supervisor,
+    SupervisorPhase,
 };
 use crate::colocation::outermost;
 use crate::command::Outcome;
 use crate::endings::is_held_or_removed;
 use crate::groups::{is_settled, is_startable, returns_with_its_group};
-use crate::placement::{can_return, choose};
+use crate::placement::{can_return, can_return_alone, choose};
 
 /// Checks what must hold between a state and the one after it.
 ///
@@ -31,7 +32,7 @@ pub fn check_step(before: &Cluster, after: &Cluster) -> Result<(), Vec<Broken>> 
 type StepInvariant = fn(&Cluster, &Cluster) -> Result<(), Broken>;
 
 /// Every invariant of a step, by its name.
-const ALL: [(&str, StepInvariant); 17] = [
+const ALL: [(&str, StepInvariant); 18] = [
     ("what clients were answered is weighed", what_clients_were_answered_is_weighed),
     ("incarnations of a path grow", incarnations_of_a_path_grow),
     ("a run keeps its place", a_run_keeps_its_place),
@@ -45,6 +46,7 @@ const ALL: [(&str, StepInvariant); 17] = [
     ("a drained node is given no work", a_drained_node_is_given_no_work),
     ("what ends on a drained node can go back", what_ends_on_a_drained_node_can_go_back),
     ("a move has its place before it begins", a_move_has_its_place_before_it_begins),
+    ("a temporary child ends with the last of its group", drains::a_temporary_child_ends_with_the_last_of_its_group),
     ("charged never falls within a life", mail::charged_never_falls_within_a_life),
     ("counts of a mailbox only grow", mail::counts_of_a_mailbox_only_grow),
     ("a message dies only when the rule says", mail::a_message_dies_only_when_the_rule_says),
@@ -216,7 +218,9 @@ fn members_of_a_group_start_in_turn(before: &Cluster, after: &Cluster) -> Result
             continue;
         }
         let mut earlier = above.children.iter().map(|id| parent.child(id)).take_while(|child| child != path);
-        if let Some(unsettled) = earlier.find(|child| !is_settled(after, child)) {
+        if let Some(unsettled) =
+            earlier.find(|child| !is_settled(after, child) && !is_settled(&drains::as_it_was(after), child))
+        {
             return Err(format!("{path} starts before {unsettled} is ready"));
         }
     }
@@ -297,15 +301,15 @@ fn what_stays_together_is_placed_together(before: &Cluster, after: &Cluster) -> 
     Ok(())
 }
 
-/// But what ran there, or was to before the drain, and what stays together with such or is of a group with it: where no other
-/// node can take it.
+/// But what ran there, or was to before the drain, and what such would wait for or start with in a group, where no other node can take
+/// it.
 fn a_drained_node_is_given_no_work(before: &Cluster, after: &Cluster) -> Result<(), Broken> {
     for (path, _, process) in processes(after) {
         if let Some(place) = &process.place
             && !was_on(before, path, &place.node)
             && is_drained(before, &place.node)
             && is_drained(after, &place.node)
-            && !goes_along(after, path).iter().any(|other| was_on(before, other, &place.node))
+            && !has_to_be_beside(before, after, path, &place.node)
         {
             return Err(format!("{path} has a place on {}, which is drained", place.node));
         }
@@ -314,7 +318,7 @@ fn a_drained_node_is_given_no_work(before: &Cluster, after: &Cluster) -> Result<
         if !is_new || !is_drained(before, &run.node) || !is_drained(after, &run.node) {
             continue;
         }
-        if !goes_along(after, path).iter().any(|other| was_on(before, other, &run.node)) {
+        if !was_on(before, path, &run.node) && !has_to_be_beside(before, after, path, &run.node) {
             return Err(format!("{path} was placed on {}, which is drained", run.node));
         }
         // What is alone can tell by itself that it need not be there.
@@ -330,12 +334,25 @@ fn a_drained_node_is_given_no_work(before: &Cluster, after: &Cluster) -> Result<
     Ok(())
 }
 
-/// All that a child stays together with, or is of a group with.
-fn goes_along(cluster: &Cluster, path: &Path) -> Vec<Path> {
-    let is_group =
-        |above: &Path| cluster.supervisor(above).is_some_and(|above| above.strategy.is_group() || above.colocate);
-    let outermost = std::iter::successors(path.parent(), Path::parent).filter(is_group).last();
-    outermost.map_or_else(|| vec![path.clone()], |above| cluster.walk(&above))
+/// Whether something of a group above a child goes back to a drained node, or waits to, so that the child has to be there: to that
+/// one, or to any where others are on this one that the child stays together with.
+fn has_to_be_beside(before: &Cluster, after: &Cluster, path: &Path, node: &NodeName) -> bool {
+    let goes_back_to = |other: &Path| {
+        // Where the room there decided that all start, one may find another node when it is its turn.
+        let places = [before, after].map(|cluster| cluster.process(other).and_then(|process| process.place.as_ref()));
+        let kept = places.into_iter().flatten().map(|place| &place.node);
+        let begins = |run: &&Run| before.run(other).is_none_or(|old| old.incarnation != run.incarnation);
+        let began = after.run(other).filter(begins).map(|run| &run.node);
+        let mut back = kept.chain(began).filter(|name| is_drained(after, name) && was_on(before, other, name));
+        back.next().cloned()
+    };
+    let is_group = |above: &Path| after.supervisor(above).is_some_and(|above| above.strategy.is_group());
+    let Some(group) = std::iter::successors(path.parent(), Path::parent).filter(is_group).last() else { return false };
+    let back: BTreeSet<NodeName> =
+        after.walk(&group).iter().filter(|other| *other != path).filter_map(goes_back_to).collect();
+    let together = outermost(after, path).map_or_else(Vec::new, |by| after.walk(&by));
+    let stays_with = || together.iter().any(|other| other != path && was_on(before, other, node));
+    back.contains(node) || (!back.is_empty() && stays_with())
 }
 
 /// What ends on a drained node, and is to run again, has a place elsewhere or a way back, and that for as long as it waits. What left
@@ -359,7 +376,9 @@ fn what_ends_on_a_drained_node_can_go_back(before: &Cluster, after: &Cluster) ->
         let has_left = has_room_to_start(before, path, None);
         let is_given_up =
             member.restart == Restart::Temporary || !is_drained(after, node) || is_held_or_removed(after, path);
-        if is_to_run && !has_left && !is_given_up && process.place.is_none() && can_return(after, path, node, session) {
+        // What has a way back may find for a while that others it stays with are elsewhere.
+        let returns = if ran.is_some() { can_return } else { can_return_alone };
+        if is_to_run && !has_left && !is_given_up && process.place.is_none() && returns(after, path, node, session) {
             return Err(format!("{path} ended on {node}, which is drained, and has no place to start again"));
         }
     }
