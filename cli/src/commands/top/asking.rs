@@ -239,7 +239,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn slow_answers_come_late_and_never_pile_up() {
-        assert!((9..=10).contains(&asked_within_a_minute(Duration::from_secs(3)).await), "half the link stays free");
+        let asked = asked_within_a_minute(Duration::from_secs(3)).await;
+        assert!((9..=11).contains(&asked), "half the link stays free: {asked}");
     }
 
     #[tokio::test(start_paused = true)]

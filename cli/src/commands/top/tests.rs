@@ -171,7 +171,7 @@ fn event(number: u64) -> EventRow {
 #[test]
 fn everything_is_on_a_large_screen() {
     let expected = "\
-pando top: leader n1, 3 of 3 nodes up, 1 tree, 4 of 4 ready                                     0 ms old
+pando top: leader n1, 3 of 3 nodes up, 1 tree, 4 of 4 ready                                under 1 s old
 ━━ Tree ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━ 1 of 6 ━━
   TREE              STATE    NODE  INCARNATION  UPTIME  RESTARTS   VERDICT
 > /shop             running                             0          healthy 4/4
@@ -210,7 +210,7 @@ fn a_small_screen_shows_one_pane_and_the_last_events() {
     let mut story = Story::of_shop();
     let screen = story.screen(60, 16);
     let expected = "\
-pando top: leader n1, 3 of 3 nodes up, 1 tree, 4 …  0 ms old
+pando top: leader n1, 3 of 3 nodes up, 1 tre…  under 1 s old
 ━━ Tree ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━ 1 of 6 ━━
   TREE              STATE    NODE  RESTARTS   VERDICT
 > /shop             running        0          healthy 4/4

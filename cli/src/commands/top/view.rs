@@ -3,6 +3,8 @@
 mod panes;
 mod table;
 
+use std::time::Duration;
+
 use pando_protocol::view::{NodeState, TreeRow};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -59,6 +61,8 @@ impl Look {
 /// What is wrong, else a summary; on the right the age of it.
 fn header(model: &Model, look: Look, area: Rect, buffer: &mut Buffer) {
     let age = match model.age(look.now) {
+        // What changes many times a second is not readable, and costs a slow terminal.
+        Some(age) if age < Duration::from_secs(1) => "under 1 s old".into(),
         Some(age) => format!("{} old", human::duration(age)),
         None => "nothing seen yet".into(),
     };

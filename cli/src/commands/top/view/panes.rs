@@ -16,7 +16,7 @@ use crate::human;
 use crate::output::{Cell, Style};
 
 /// How soon the columns of a tree are left out: see [`Column`].
-const TREE: [u8; 9] = [0, 3, 1, 7, 4, 2, 0, 5, 6];
+const TREE: [u8; 9] = [0, 4, 1, 7, 6, 2, 0, 5, 3];
 /// How soon those of mailboxes are.
 const MAILBOXES: [u8; 10] = [0, 0, 1, 1, 2, 3, 6, 5, 4, 7];
 /// How soon those of nodes are.

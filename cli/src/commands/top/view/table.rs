@@ -11,7 +11,7 @@ use crate::output::{self, Cell};
 /// Blanks between two columns.
 const GAP: usize = 2;
 /// The last column may be cut to this before another one is left out.
-const LAST_AT_LEAST: usize = 12;
+const LAST_AT_LEAST: usize = 20;
 
 /// A heading, and how soon its column is left out where there is no room: the highest first, 0 never.
 pub type Column = (&'static str, u8);
@@ -35,7 +35,7 @@ pub fn draw(
             line(">", look.style(output::Style::Bold), Rect { y, height: 1, ..area }, buffer);
         }
         let mut x = usize::from(area.x) + GAP;
-        for (cell, &width) in cells.iter().zip(&widths) {
+        for (index, (cell, &width)) in cells.iter().zip(&widths).enumerate() {
             if width == 0 {
                 continue;
             }
@@ -45,7 +45,9 @@ pub fn draw(
             if is_chosen {
                 style = style.add_modifier(Modifier::BOLD | Modifier::REVERSED);
             }
-            line(&text::cut(cell.text(), width), style, at, buffer);
+            // Names differ at their ends; sentences and numbers are read from the beginning.
+            let shown = if index == 0 { text::cut(cell.text(), width) } else { text::cut_end(cell.text(), width) };
+            line(&shown, style, at, buffer);
             x += width + GAP;
         }
     }
@@ -100,10 +102,10 @@ mod tests {
 
     #[test]
     fn where_room_is_short_the_last_column_is_cut_then_others_are_left_out_and_the_name_is_cut_last() {
-        let rows = [row(["/shop/ingest/feed", "4711", "healthy", "no node has disk=ssd"])];
-        assert_eq!(widths(&COLUMNS, &rows, 60), [17, 4, 7, 20]);
-        assert_eq!(widths(&COLUMNS, &rows, 50), [17, 4, 7, 16], "the last is cut");
-        assert_eq!(widths(&COLUMNS, &rows, 45), [17, 0, 7, 12], "the number of the process goes first");
+        let rows = [row(["/shop/ingest/feed", "4711", "healthy", "no node of the cluster has disk=ssd"])];
+        assert_eq!(widths(&COLUMNS, &rows, 69), [17, 4, 7, 35]);
+        assert_eq!(widths(&COLUMNS, &rows, 60), [17, 4, 7, 26], "the last is cut");
+        assert_eq!(widths(&COLUMNS, &rows, 50), [17, 0, 7, 20], "the number of the process goes first");
         assert_eq!(widths(&COLUMNS, &rows, 30), [17, 0, 7, 0]);
         assert_eq!(widths(&COLUMNS, &rows, 20), [11, 0, 7, 0]);
         assert_eq!(widths(&COLUMNS, &rows, 0), [1, 0, 7, 0]);
