@@ -19,6 +19,8 @@ mod mail;
 mod reading;
 #[path = "cli/roles.rs"]
 mod roles;
+#[path = "cli/top.rs"]
+mod top;
 
 /// A command that ended.
 #[derive(Debug)]

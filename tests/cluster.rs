@@ -48,6 +48,8 @@ mod silent_leader;
 mod snapshots;
 #[path = "cluster/time.rs"]
 mod time;
+#[path = "cluster/top.rs"]
+mod top;
 #[path = "cluster/upgrade.rs"]
 mod upgrade;
 #[path = "cluster/writes.rs"]

@@ -139,6 +139,11 @@ impl Connection {
         self.client.close().await;
     }
 
+    /// The endpoint that answers now, or with which the search for another one begins.
+    pub fn endpoint(&self) -> &str {
+        self.client.next_endpoint()
+    }
+
     /// The rows of all trees, or of what lies at and below a path.
     ///
     /// # Errors
@@ -237,6 +242,17 @@ impl Connection {
             }
         };
         match reply {
+            Reply::Changed(changed) => Ok(changed),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// As [`Self::change`], without a line of progress: for whoever draws the whole screen.
+    ///
+    /// # Errors
+    /// The cluster cannot be reached, or refuses.
+    pub async fn change_silently(&self, change: Change) -> Result<Changed, Failure> {
+        match self.client.change(change, CALL_LIMIT).await? {
             Reply::Changed(changed) => Ok(changed),
             other => Err(unexpected(&other)),
         }

@@ -47,6 +47,11 @@ pub fn count(count: u64, thing: &str) -> String {
     if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
 }
 
+/// So many children: `1 child`, `3 children`.
+pub fn children(count: usize) -> String {
+    if count == 1 { "1 child".into() } else { format!("{count} children") }
+}
+
 /// Reads a duration: `30s`, `500ms`, `2m`, `1h`, or seconds without a unit.
 ///
 /// # Errors

@@ -135,6 +135,16 @@ impl Cell {
     pub fn styled(text: impl Into<String>, style: Style) -> Self {
         Self { text: text.into(), style }
     }
+
+    /// What stands in it.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// How it looks.
+    pub fn style(&self) -> Style {
+        self.style
+    }
 }
 
 impl<T: Into<String>> From<T> for Cell {

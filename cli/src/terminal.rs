@@ -11,6 +11,11 @@ pub fn size() -> Option<(usize, usize)> {
     size_of(io::stdout())
 }
 
+/// Whether standard output is a terminal whose cursor can be moved.
+pub fn can_be_drawn_on() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
 fn size_of(terminal: impl AsFd) -> Option<(usize, usize)> {
     let size = rustix::termios::tcgetwinsize(terminal).ok()?;
     // A serial console reports 0 by 0: it is a terminal all the same.

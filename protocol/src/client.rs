@@ -104,6 +104,12 @@ impl Client {
         kept.connection.as_ref().map(|(index, _)| self.endpoints[*index].clone())
     }
 
+    /// The endpoint that is asked now or will be asked next: the one in use, or where none is, the one with which dialling begins.
+    pub fn next_endpoint(&self) -> &str {
+        let kept = lock(&self.kept);
+        &self.endpoints[kept.connection.as_ref().map_or(kept.first, |(index, _)| *index)]
+    }
+
     /// Asks once. What was not sent, and what may be repeated (reads, writes), is tried at other endpoints until `limit`. Where
     /// a node finds no leader, the other endpoints are asked once each before its answer is taken, at most 5 s long.
     ///

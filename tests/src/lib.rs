@@ -18,4 +18,6 @@ pub mod namespace;
 pub mod programs;
 pub mod rules;
 #[cfg(feature = "fixtures")]
+pub mod terminal;
+#[cfg(feature = "fixtures")]
 pub mod wait;

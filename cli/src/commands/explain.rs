@@ -40,7 +40,8 @@ impl Explain {
     }
 }
 
-fn render(explanation: &Explanation, colour: bool) -> String {
+/// The explanation in words.
+pub fn render(explanation: &Explanation, colour: bool) -> String {
     let Explanation { row, now, next, gives_up, last, window, node_losses, start_failures } = explanation;
     let mut text = headline(row, colour);
     for (label, sentence) in [("now", now), ("next", next), ("gives up", gives_up)] {

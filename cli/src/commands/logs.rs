@@ -69,7 +69,8 @@ fn lines(text: &str) -> Result<u32, String> {
     arguments::number(text, "how many lines")
 }
 
-fn text(line: &LogLine, colour: bool) -> String {
+/// A line with where it comes from.
+pub fn text(line: &LogLine, colour: bool) -> String {
     let (sign, style) = if line.is_stderr { ("!", Style::Yellow) } else { ("|", Style::Dim) };
     let origin = style.paint(&format!("{} {} {sign}", line.node, line.incarnation), colour);
     format!("{origin} {}\n", line.line)

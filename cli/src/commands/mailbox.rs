@@ -1,6 +1,6 @@
 //! `pando mailbox`: what stands in mailboxes, what became of it, and who works on it.
 
-mod rows;
+pub mod rows;
 
 use anyhow::anyhow;
 use clap::{Args, Subcommand};

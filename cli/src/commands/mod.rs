@@ -24,6 +24,7 @@ pub mod send;
 pub mod start;
 pub mod status;
 pub mod stop;
+pub mod top;
 pub mod tree;
 pub mod wait;
 pub mod work;

@@ -53,20 +53,24 @@ impl Node {
     }
 }
 
+/// The columns of a list of nodes.
+pub const HEADINGS: [&str; 10] =
+    ["NODE", "ROLE", "STATE", "CHILDREN", "SLOTS", "LOST", "LABELS", "SESSION", "PID", "ADDRESS"];
+
 /// The nodes as a table.
 pub fn render(rows: &[NodeRow], colour: bool) -> String {
     if rows.is_empty() {
         return "no node has joined yet\n".into();
     }
-    let mut table =
-        Table::new(["NODE", "ROLE", "STATE", "CHILDREN", "SLOTS", "LOST", "LABELS", "SESSION", "PID", "ADDRESS"]);
+    let mut table = Table::new(HEADINGS);
     for row in rows {
         table.row(cells(row));
     }
     table.render(colour)
 }
 
-fn cells(row: &NodeRow) -> [Cell; 10] {
+/// A node as cells under [`HEADINGS`].
+pub fn cells(row: &NodeRow) -> [Cell; 10] {
     let NodeRow { name, role, state, session, pid, children, used, slots, labels, losses, address } = row;
     let (state, style) = match state {
         NodeState::Up => ("up", Style::Green),

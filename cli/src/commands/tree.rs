@@ -14,7 +14,7 @@ use crate::{arguments, output};
 
 #[cfg(test)]
 pub use rows::tests;
-pub use rows::{mailbox_depth, render, state_name, verdict_name};
+pub use rows::{HEADINGS, cells, mailbox_depth, render, state_name, stems, verdict_name};
 
 /// Shows the trees: what runs, where, since when, and how that is judged
 #[derive(Debug, Args)]

@@ -5,38 +5,36 @@ use pando_protocol::mail::{MailboxRow, WorkerRow};
 use crate::human;
 use crate::output::{Cell, Style, Table};
 
+/// The columns of a list of mailboxes.
+pub const HEADINGS: [&str; 10] =
+    ["MAILBOX", "WAITING", "IN FLIGHT", "DEAD", "DONE", "OLDEST", "IN/MIN", "DONE/MIN", "WORKERS", "REMARK"];
+
 /// Mailboxes, one line each.
 pub fn list(rows: &[MailboxRow], colour: bool) -> String {
     if rows.is_empty() {
         return "no mailboxes: a child with the key mailbox has one\n".into();
     }
-    let mut table = Table::new([
-        "MAILBOX",
-        "WAITING",
-        "IN FLIGHT",
-        "DEAD",
-        "DONE",
-        "OLDEST",
-        "IN/MIN",
-        "DONE/MIN",
-        "WORKERS",
-        "REMARK",
-    ]);
+    let mut table = Table::new(HEADINGS);
     for row in rows {
-        table.row([
-            row.path.as_str().into(),
-            row.waiting.to_string().into(),
-            row.in_flight.to_string().into(),
-            dead(row),
-            row.done.to_string().into(),
-            row.oldest_ms.map(human::millis).unwrap_or_default().into(),
-            row.enqueued_per_minute.to_string().into(),
-            row.done_per_minute.to_string().into(),
-            format!("{} of {}", ready(row), row.workers.len()).into(),
-            remark(row),
-        ]);
+        table.row(line(row));
     }
     table.render(colour)
+}
+
+/// A mailbox as cells under [`HEADINGS`].
+pub fn line(row: &MailboxRow) -> [Cell; 10] {
+    [
+        row.path.as_str().into(),
+        row.waiting.to_string().into(),
+        row.in_flight.to_string().into(),
+        dead(row),
+        row.done.to_string().into(),
+        row.oldest_ms.map(human::millis).unwrap_or_default().into(),
+        row.enqueued_per_minute.to_string().into(),
+        row.done_per_minute.to_string().into(),
+        format!("{} of {}", ready(row), row.workers.len()).into(),
+        remark(row),
+    ]
 }
 
 /// One mailbox with its ledger, and its workers.

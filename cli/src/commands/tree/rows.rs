@@ -1,24 +1,29 @@
 //! Rows of a tree as a drawing.
 
+use pando_protocol::ids::Path;
 use pando_protocol::view::{Kind, MailboxDepth, State, TreeRow, Verdict};
 
 use crate::human;
 use crate::output::{Cell, Style, Table};
+
+/// The columns of a tree.
+pub const HEADINGS: [&str; 9] =
+    ["TREE", "STATE", "NODE", "INCARNATION", "UPTIME", "RESTARTS", "VERDICT", "MAILBOX", "WAITING"];
 
 /// The rows, which come in tree order, as a drawing with a column for each thing worth knowing.
 pub fn render(rows: &[TreeRow], colour: bool) -> String {
     if rows.is_empty() {
         return "no trees yet: `pando apply FILE` starts one\n".into();
     }
-    let mut table =
-        Table::new(["TREE", "STATE", "NODE", "INCARNATION", "UPTIME", "RESTARTS", "VERDICT", "MAILBOX", "WAITING"]);
-    for (row, stem) in rows.iter().zip(stems(rows)) {
-        table.row(cells(row, stem));
+    let mut table = Table::new(HEADINGS);
+    for (row, stem) in rows.iter().zip(stems(rows.iter().map(|row| &row.path))) {
+        table.row(cells(row, &stem));
     }
     table.render(colour)
 }
 
-fn cells(row: &TreeRow, stem: String) -> [Cell; 9] {
+/// A row as cells under [`HEADINGS`]; `stem` is drawn before its name.
+pub fn cells(row: &TreeRow, stem: &str) -> [Cell; 9] {
     let name = if stem.is_empty() { row.path.as_str() } else { row.path.name() };
     let restarts = match (row.restarts, row.restart_rate) {
         (restarts, 0) => restarts.to_string(),
@@ -51,14 +56,15 @@ pub fn mailbox_depth(depth: &MailboxDepth) -> String {
     if each.is_empty() { "empty".into() } else { each.join(", ") }
 }
 
-/// What is drawn before the name of each row: nothing for the roots of the drawing, branches for all below them.
-fn stems(rows: &[TreeRow]) -> Vec<String> {
-    let base = rows.first().map_or(0, |row| row.path.depth());
-    let mut stems = vec![String::new(); rows.len()];
+/// What is drawn before the name of each path, which come in tree order: nothing for the roots of the drawing, branches for all
+/// below them.
+pub fn stems<'a>(paths: impl ExactSizeIterator<Item = &'a Path> + DoubleEndedIterator + Clone) -> Vec<String> {
+    let base = paths.clone().next().map_or(0, Path::depth);
+    let mut stems = vec![String::new(); paths.len()];
     // From the last row up: whether, at each depth below the root, a sibling was seen that comes later.
     let mut follows: Vec<bool> = Vec::new();
-    for (row, stem) in rows.iter().zip(&mut stems).rev() {
-        let depth = row.path.depth().saturating_sub(base);
+    for (path, stem) in paths.zip(&mut stems).rev() {
+        let depth = path.depth().saturating_sub(base);
         follows.resize(depth, false);
         let Some((here, above)) = follows.split_last_mut() else { continue };
         stem.extend(above.iter().map(|&more| if more { "│  " } else { "   " }));
