@@ -65,7 +65,7 @@ impl Voter {
             StateMachine::open(snapshots.clone(), rules).context("cannot load the snapshot")?;
         let log =
             LogStore::open(&folder.log(), &LogOptions::for_size(config.log_bytes)).context("cannot open the log")?;
-        if let Some(Cut { path, offset, bytes }) = log.cut() {
+        for Cut { path, offset, bytes } in log.cuts() {
             tracing::warn!(
                 file = %path.display(), offset, bytes,
                 "the log ended inside a record, as a crash or a full disk leaves it: that end was cut; nobody counts on what was \

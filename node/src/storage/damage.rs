@@ -15,23 +15,35 @@ use super::wal::Records;
 pub struct Cut {
     /// The file.
     pub path: PathBuf,
-    /// Where it ends now.
+    /// Where it ends now; 0: it is gone as a whole.
     pub offset: u64,
     /// How many bytes there were after that.
     pub bytes: u64,
 }
 
-/// The newest file of the log in `folder`, and its size; `None` where there is none.
-pub(super) fn newest(folder: &Path) -> Result<Option<(PathBuf, u64)>, StorageError> {
-    let Some(path) = log_files(folder)?.pop() else { return Ok(None) };
-    let size = fs::metadata(&path).map_err(StorageError::io("look at", &path))?.len();
-    Ok(Some((path, size)))
+/// The files of the log in `folder`, the oldest first, each with its size in bytes.
+pub(super) fn sizes(folder: &Path) -> Result<Vec<(PathBuf, u64)>, StorageError> {
+    let size = |path: PathBuf| {
+        let size = fs::metadata(&path).map_err(StorageError::io("look at", &path))?.len();
+        Ok((path, size))
+    };
+    log_files(folder)?.into_iter().map(size).collect()
 }
 
-/// What was cut off a file since it was looked at.
-pub(super) fn cut_off((path, before): (PathBuf, u64)) -> Result<Option<Cut>, StorageError> {
-    let offset = fs::metadata(&path).map_err(StorageError::io("look at", &path))?.len();
-    Ok((offset < before).then(|| Cut { path, offset, bytes: before - offset }))
+/// What was cut off these files since they had these sizes. raft-log removes a last file that ends inside its first record.
+pub(super) fn cut_off(before: Vec<(PathBuf, u64)>) -> Result<Vec<Cut>, StorageError> {
+    let mut cuts = vec![];
+    for (path, before) in before {
+        let offset = match fs::metadata(&path) {
+            Ok(found) => found.len(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            Err(error) => return Err(StorageError::io("look at", &path)(error)),
+        };
+        if offset < before {
+            cuts.push(Cut { path, offset, bytes: before - offset });
+        }
+    }
+    Ok(cuts)
 }
 
 /// Why the log in `folder` could not be opened, with the place where it is damaged.

@@ -98,7 +98,7 @@ pub struct LogStore {
     log: Arc<Mutex<RaftLog<Records>>>,
     folder: Arc<Path>,
     took: Durations,
-    cut: Option<Arc<Cut>>,
+    cuts: Arc<[Cut]>,
 }
 
 /// How large the log is, file by file.
@@ -129,12 +129,12 @@ impl LogStore {
     /// another process, or another handle of this one, has it open; [`StorageError::NewerFormat`].
     pub fn open(folder: &Path, options: &LogOptions) -> Result<Self, StorageError> {
         folder::make(folder).map_err(StorageError::io("create", folder))?;
-        let newest = damage::newest(folder)?;
+        let before = damage::sizes(folder)?;
         let log =
             RaftLog::open(Arc::new(configuration(folder, options)?)).map_err(|e| damage::why_refused(folder, e))?;
         let took = Instruments::default().sync;
-        let cut = newest.map(damage::cut_off).transpose()?.flatten().map(Arc::new);
-        let store = Self { log: Arc::new(Mutex::new(log)), folder: folder.into(), took, cut };
+        let cuts = damage::cut_off(before)?.into();
+        let store = Self { log: Arc::new(Mutex::new(log)), folder: folder.into(), took, cuts };
         store.sync_newest()?;
         store.ensure_contiguous()?;
         store.ensure_known_format()?;
@@ -148,9 +148,9 @@ impl LogStore {
         self
     }
 
-    /// What was cut off its end when it was opened; `None` where it ended with a whole record.
-    pub fn cut(&self) -> Option<&Cut> {
-        self.cut.as_deref()
+    /// What was cut off its end when it was opened, file by file; empty where it ended with a whole record.
+    pub fn cuts(&self) -> &[Cut] {
+        &self.cuts
     }
 
     /// Whether nothing was ever written: no vote and no entry.

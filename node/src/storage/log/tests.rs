@@ -133,8 +133,9 @@ async fn a_torn_end_is_cut_and_what_was_acknowledged_before_stays() {
                 Ok(mut log) => {
                     assert_eq!(all(&mut log).await, before, "{end} bytes and {zeros} zeros");
                     let (whole, size) = (bounds[bounds.len() - 2] as u64, torn.len() as u64);
-                    let cut = log.cut().map(|cut| (cut.offset, cut.bytes));
-                    assert_eq!(cut, (size > whole).then(|| (whole, size - whole)), "it says what it cut");
+                    let cuts: Vec<_> = log.cuts().iter().map(|cut| (cut.offset, cut.bytes)).collect();
+                    let torn = (size > whole).then(|| (whole, size - whole));
+                    assert_eq!(cuts, Vec::from_iter(torn), "it says what it cut");
                     append(&mut log, vec![entry(2, 3, 2)]).await;
                     drop(log);
                     let again = all(&mut open(folder.path()).unwrap()).await;
@@ -155,6 +156,32 @@ async fn long_log(folder: &Path) -> LogStore {
         append(&mut log, vec![entry(1, index, 3)]).await;
     }
     log
+}
+
+/// A disk that is full when a file is begun leaves it so.
+#[tokio::test]
+async fn a_last_file_that_ends_inside_its_first_record_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(long_log(folder.path()).await);
+    let files = damage::log_files(folder.path()).unwrap();
+    let [.., before, last] = files.as_slice() else { panic!("{files:?}") };
+    fs::remove_file(last).unwrap();
+    let mut log = open(folder.path()).unwrap();
+    let whole = all(&mut log).await;
+    drop(log);
+    let (name, begun) = (last, fs::read(before).unwrap());
+    let first = record_bounds(&begun)[1];
+    for bytes in [0, 1, first - 1] {
+        // What was opened above has begun a last file of its own.
+        for newer in damage::log_files(folder.path()).unwrap().into_iter().filter(|path| path > before) {
+            fs::remove_file(newer).unwrap();
+        }
+        fs::write(name, &begun[..bytes]).unwrap();
+        let mut log = open(folder.path()).unwrap();
+        assert_eq!(all(&mut log).await, whole);
+        let cut = Cut { path: name.clone(), offset: 0, bytes: bytes as u64 };
+        assert_eq!(log.cuts(), Vec::from_iter((bytes > 0).then_some(cut)));
+    }
 }
 
 #[tokio::test]
