@@ -164,6 +164,9 @@ pub enum Urgency {
     Regular,
     /// By a round of its own, now: for reads.
     Now,
+    /// By what a majority answered of late, or else by a round of its own: for writes. They need no proof to be right, only one
+    /// that tells a leader which has lost its majority to refuse, so that nobody has to wonder what became of them.
+    OfLate,
 }
 
 /// A question about Raft itself.

@@ -127,7 +127,9 @@ impl Voter {
             stop: stop.clone(),
         };
         tasks.spawn(proposer.run());
-        tasks.spawn(leadership::prove(raft.clone(), asked, times.election_max, stop.clone()));
+        // Between two heartbeats of a quiet leader nobody answers anything.
+        let of_late = times.heartbeat * 2;
+        tasks.spawn(leadership::prove(raft.clone(), asked, times.election_max, of_late, stop.clone()));
         tasks.spawn(questions::answer(raft.clone(), own, about_raft, TRANSFER_LIMIT, stop.clone()));
         let (state, ruled) = (published.clone(), published.clone());
         let keeper = members::Keeper {

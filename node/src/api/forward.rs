@@ -108,7 +108,7 @@ impl<R: AsyncRuntime, N: OtherNodes> Api<R, N> {
     }
 
     async fn act_proven(&self, control: &Control<R>, call: &Call, end: R::Instant) -> Tried {
-        if !control.prove(Urgency::Now).await {
+        if !control.prove(urgency(call)).await {
             return Tried::NotDone("no majority of the voters confirms this node as leader".into());
         }
         match R::timeout_at(end, self.act(control, call.clone())).await {
@@ -130,14 +130,13 @@ impl<R: AsyncRuntime, N: OtherNodes> Api<R, N> {
 
     async fn lead(&self, call: Call) -> Led {
         let Some(control) = self.control.as_ref().filter(|control| control.leads()) else { return Led::NotLeader };
-        if !control.prove(Urgency::Now).await {
+        if !control.prove(urgency(&call)).await {
             return Led::NotLeader;
         }
         self.act(control, call).await
     }
 
-    /// Answers a call as the leader, after a proof of leadership that began when it was there. Reads need the proof to be
-    /// fresh; a write without it would be kept by a leader that lost its majority, and nobody could tell what became of it.
+    /// Answers a call as the leader, after the proof of leadership that it needs.
     async fn act(&self, control: &Control<R>, call: Call) -> Led {
         match call {
             Call::Write(write) => self.write_here(control, write).await,
@@ -147,4 +146,10 @@ impl<R: AsyncRuntime, N: OtherNodes> Api<R, N> {
             Call::Kill { .. } | Call::Events { .. } | Call::Logs { .. } => Led::NotLeader,
         }
     }
+}
+
+/// Reads need a proof that begins after they came. A write without any would be kept by a leader that lost its majority, and
+/// nobody could tell what became of it.
+fn urgency(call: &Call) -> Urgency {
+    if matches!(call, Call::Write(_)) { Urgency::OfLate } else { Urgency::Now }
 }

@@ -13,6 +13,9 @@ use super::types::{CommittedLeaderId, RaftId};
 use crate::control::{Leader, Leadership, ProofRequest, Published, Urgency};
 use crate::directory::Known;
 
+/// Questions that one round answers.
+const QUESTIONS: usize = 4_096;
+
 /// Follows Raft's metrics and the applied state, and publishes who leads. A leader to which no majority answered for `silence`
 /// is not named: another one may lead. Ends with the reason when Raft's core is dead: the process must end then, and whoever
 /// supervises it starts it again.
@@ -170,27 +173,54 @@ fn report<R: AsyncRuntime>(before: &Leadership<R>, now: &Leadership<R>) {
     }
 }
 
-/// Answers questions for proof until `stop`. Each is asked of Raft in a task of its own, since each may wait.
+/// Answers questions for proof until `stop`. One round answers all that wait when it begins; it runs in a task of its own, since it
+/// may wait. `of_late`: for how long the answer of a majority counts for a write.
 pub async fn prove<R: AsyncRuntime>(
     raft: Raft<R>,
     mut questions: mpsc::Receiver<ProofRequest>,
     limit: Duration,
+    of_late: Duration,
     stop: CancellationToken,
 ) {
+    let mut waiting = Vec::new();
     loop {
-        let question = tokio::select! {
+        let came = tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            question = questions.recv() => question,
+            came = questions.recv_many(&mut waiting, QUESTIONS) => came,
         };
-        let Some(ProofRequest { urgency, reply }) = question else { return };
-        let raft = raft.clone();
-        drop(R::spawn(async move {
-            // Waiting until all is applied has no limit of its own.
-            let proven = R::timeout(limit * 2, is_proven(&raft, urgency, limit)).await;
-            _ = reply.send(proven.unwrap_or(false));
-        }));
+        if came == 0 {
+            return;
+        }
+        if is_followed(&raft, of_late) {
+            for question in waiting.extract_if(.., |question| question.urgency == Urgency::OfLate) {
+                _ = question.reply.send(true);
+            }
+        }
+        let (regular, now): (Vec<_>, Vec<_>) =
+            waiting.drain(..).partition(|question| question.urgency == Urgency::Regular);
+        for (urgency, questions) in [(Urgency::Regular, regular), (Urgency::Now, now)] {
+            if questions.is_empty() {
+                continue;
+            }
+            let raft = raft.clone();
+            drop(R::spawn(async move {
+                // Waiting until all is applied has no limit of its own.
+                let proven = R::timeout(limit * 2, is_proven(&raft, urgency, limit)).await.unwrap_or(false);
+                for question in questions {
+                    _ = question.reply.send(proven);
+                }
+            }));
+        }
     }
+}
+
+/// Whether this node leads, and a majority has followed it within `of_late`.
+fn is_followed<R: AsyncRuntime>(raft: &Raft<R>, of_late: Duration) -> bool {
+    let metrics = raft.metrics();
+    let metrics = metrics.borrow_watched();
+    let followed = metrics.last_quorum_acked.map(openraft::metrics::SerdeInstant::into_inner);
+    metrics.state.is_leader() && followed.is_some_and(|followed| followed.elapsed() < of_late)
 }
 
 /// No read here may rely on a leader lease: the closed-leader signal deposes a leader inside it.

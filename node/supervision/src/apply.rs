@@ -99,7 +99,7 @@ impl Change<'_> {
             _ if broken(Mutation::RetriesTwice) => {}
             Some(record) => {
                 if let Some(reply) = record.replies.get(&sequence) {
-                    return reply.clone();
+                    return reply.as_ref().clone();
                 }
                 if sequence < record.forgotten_below {
                     return Err(Rejection::TooLateToTell);
@@ -125,15 +125,20 @@ impl Change<'_> {
         record.heard = now;
         // A client never waits for a sequence above its newest one, whatever it claims.
         record.forgotten_below = record.forgotten_below.max(lowest.min(sequence));
-        let kept = record.replies.split_off(&record.forgotten_below);
-        let forgotten = std::mem::replace(&mut record.replies, kept);
-        record.bytes -= forgotten.values().map(weight).sum::<u64>();
+        while let Some((oldest, forgotten)) =
+            record.replies.get_min().filter(|(oldest, _)| *oldest < record.forgotten_below)
+        {
+            record.bytes -= weight(forgotten);
+            let oldest = *oldest;
+            record.replies.remove(&oldest);
+        }
         record.bytes += if broken(Mutation::RepliesWeighNothing) { 0 } else { weight(outcome) };
-        record.replies.insert(sequence, outcome.clone());
+        record.replies.insert(sequence, Arc::new(outcome.clone()));
         while (record.replies.len() > REPLIES_KEPT || record.bytes > REPLY_BYTES_KEPT)
             && record.replies.len() > 1
-            && let Some((oldest, forgotten)) = record.replies.pop_first()
+            && let Some((oldest, forgotten)) = record.replies.get_min().map(|(oldest, reply)| (*oldest, reply.clone()))
         {
+            record.replies.remove(&oldest);
             record.bytes -= weight(&forgotten);
             record.forgotten_below = record.forgotten_below.max(oldest + 1);
         }

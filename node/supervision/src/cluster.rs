@@ -121,9 +121,9 @@ pub struct Session {
     /// The node said that it goes.
     pub leaving: bool,
     /// What is assigned under it.
-    pub assigned: BTreeSet<Path>,
+    pub assigned: OrdSet<Path>,
     /// For whom room is kept under it.
-    pub kept: BTreeSet<Path>,
+    pub kept: OrdSet<Path>,
     /// The slots that both take.
     pub used: u32,
     /// The number of the last change to what should run here.
@@ -145,7 +145,7 @@ pub struct ClientRecord {
     /// Every sequence below this one is forgotten.
     pub forgotten_below: u64,
     /// The replies, by sequence.
-    pub replies: BTreeMap<u64, Outcome>,
+    pub replies: OrdMap<u64, Arc<Outcome>>,
     /// What they weigh, in bytes.
     pub bytes: u64,
 }

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use imbl::OrdSet;
 use pando_protocol::cause::CauseClass;
 use pando_protocol::ids::{NodeName, Path, SessionId};
 use pando_protocol::message::{Difference, DifferenceKind};
@@ -421,7 +422,7 @@ fn runs_on(node: &Node) -> Vec<Path> {
 }
 
 /// The last in start order of those at or below `path` that are among these.
-fn last_of(cluster: &Cluster, path: &Path, among: &BTreeSet<Path>) -> Option<Path> {
+fn last_of(cluster: &Cluster, path: &Path, among: &OrdSet<Path>) -> Option<Path> {
     match &cluster.member(path)?.body {
         Body::Process(_) => among.contains(path).then(|| path.clone()),
         Body::Supervisor(supervisor) => {
@@ -431,7 +432,7 @@ fn last_of(cluster: &Cluster, path: &Path, among: &BTreeSet<Path>) -> Option<Pat
     }
 }
 
-fn any_within(among: &BTreeSet<Path>, path: &Path) -> bool {
+fn any_within(among: &OrdSet<Path>, path: &Path) -> bool {
     let mut from = among.range(path.clone()..).take_while(|other| other.as_str().starts_with(path.as_str()));
     from.any(|other| other.is_within(path))
 }

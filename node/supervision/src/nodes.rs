@@ -1,9 +1,10 @@
 //! Nodes: their sessions, what their runners report, and what their loss means.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use imbl::OrdSet;
 use pando_protocol::ids::{Incarnation, NodeName, Path, SessionId};
 use pando_protocol::rejection::Rejection;
 use pando_protocol::session::{Observation, SessionRequest};
@@ -55,7 +56,7 @@ impl Change<'_> {
         let id = SessionId(self.cluster.head.next_session);
         self.cluster.head.next_session += 1;
         self.release_places_on(&name);
-        let (since, assigned, kept) = (self.now(), BTreeSet::new(), BTreeSet::new());
+        let (since, assigned, kept) = (self.now(), OrdSet::new(), OrdSet::new());
         let session = Session {
             nonce,
             since,

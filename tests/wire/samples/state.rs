@@ -242,8 +242,8 @@ fn nodes() -> Vec<(NodeName, Node)> {
         since: Duration::from_secs(1),
         observed: 300,
         leaving: true,
-        assigned: BTreeSet::new(),
-        kept: BTreeSet::new(),
+        assigned: Default::default(),
+        kept: Default::default(),
         used: 3,
         revision: 12,
         silent: true,
@@ -281,7 +281,7 @@ fn client() -> ClientRecord {
     ClientRecord {
         heard: Duration::from_secs(7),
         forgotten_below: 299,
-        replies: (300..).zip(super::outcomes()).collect(),
+        replies: (300_u64..).zip(super::outcomes().into_iter().map(Arc::new)).collect(),
         bytes: 1_234,
     }
 }

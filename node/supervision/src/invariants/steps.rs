@@ -1,7 +1,9 @@
 //! What must hold between a state and the one after it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 use pando_protocol::ids::{NodeName, Path, SessionId};
 use pando_protocol::spec::{AutoShutdown, Restart};
@@ -55,15 +57,15 @@ const ALL: [(&str, StepInvariant); 18] = [
 
 /// By what came and went: to weigh all of it after each step would take most of a test's time.
 fn what_clients_were_answered_is_weighed(before: &Cluster, after: &Cluster) -> Result<(), Broken> {
-    let none = BTreeMap::new();
+    let none = OrdMap::new();
     for change in before.clients.diff(&after.clients) {
         let (id, was, replies, now) = match change {
             DiffItem::Add(id, now) => (id, 0, &none, now),
             DiffItem::Update { old: (_, old), new: (id, now) } => (id, old.bytes, &old.replies, now),
             DiffItem::Remove(..) => continue,
         };
-        let weigh = |these: &BTreeMap<u64, Outcome>, others: &BTreeMap<u64, Outcome>| -> u64 {
-            these.iter().filter(|(sequence, _)| !others.contains_key(sequence)).map(|(_, reply)| weight(reply)).sum()
+        let weigh = |these: &OrdMap<u64, Arc<Outcome>>, others: &OrdMap<u64, Arc<Outcome>>| -> u64 {
+            these.iter().filter(|(sequence, _)| !others.contains_key(*sequence)).map(|(_, reply)| weight(reply)).sum()
         };
         let (came, went) = (weigh(&now.replies, replies), weigh(replies, &now.replies));
         if now.bytes + went != was + came {
@@ -89,7 +91,7 @@ fn counters_only_grow(before: &Cluster, after: &Cluster) -> Result<(), Broken> {
     if rules < ruled || counts.iter().zip(counted).any(|(new, old)| *new < old) {
         return Err(format!("a counter fell: from {counted:?} to {counts:?}"));
     }
-    let fewer = |(path, member): (&Path, &std::sync::Arc<Member>)| {
+    let fewer = |(path, member): (&Path, &Arc<Member>)| {
         before.member(path).is_some_and(|old| member.charged_restarts() < old.charged_restarts()).then(|| path.clone())
     };
     match after.members.iter().find_map(fewer) {

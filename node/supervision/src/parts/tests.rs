@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use imbl::OrdSet;
 use pando_protocol::cause::{Cause, CauseChain, CauseClass, MAX_STDERR};
 use pando_protocol::codec::{SECTION_LIMIT, decode, encode};
 use pando_protocol::ids::{ChildId, Incarnation, MAX_DEPTH, MAX_NAME};
@@ -95,7 +96,7 @@ fn pool() -> Member {
 
 /// A node with all workers of the pool, which hold as much as one worker can, each.
 fn node(hands: u32) -> Node {
-    let all: BTreeSet<Path> = (0..number(MAX_MEMBERS)).map(path).collect();
+    let all: OrdSet<Path> = (0..number(MAX_MEMBERS)).map(path).collect();
     let at = |hand: u64| Held {
         mailbox: path(0),
         message: hand,
