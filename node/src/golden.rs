@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt};
 use openraft::{EntryPayload, RaftLogReader};
+use pando_protocol::codec;
 use pando_protocol::golden::Golden;
 use pando_protocol::ids::{Incarnation, SessionId};
 use pando_protocol::message::{Call, LogLine};
@@ -25,10 +26,12 @@ use crate::guard::words::{
     Configuration, EndedHow, Ending, FromGuard, Order, RunId, StartOrder, ToGuard, VoterAddress, Word,
 };
 use crate::peer::{PeerAnswer, PeerCall, PeerItem};
+use crate::raft::sealed::Sealed;
 use crate::raft::types::{self, NodeTypes};
 use crate::raft::wire::{
     Answer, AppendAnswer, AppendHeader, Ballot, Chunk, Entry, Envelope, Introduction, Leader, LogId, Member,
-    Membership, Payload, Progress, Request, SnapshotHeader, Transfer, TransferAnswer, Vote, VoteAnswer,
+    Membership, Payload, Progress, Request, SnapshotHeader, Transfer, TransferAnswer, Vote, VoteAnswer, entry_frame,
+    entry_in,
 };
 use crate::runner::place::Place;
 use crate::runner::record::SessionRecord;
@@ -58,7 +61,14 @@ async fn golden_bytes_of_what_nodes_send_and_keep_are_written_and_read_as_they_w
 fn raft_messages(golden: &mut Golden) {
     golden.values("RaftAppendHeader", &[append_header(Some(log_id(7))), append_header(None)]);
     let payloads = [Payload::Blank, Payload::Batch(batch()), Payload::Membership(membership())];
-    golden.values("RaftEntry", &payloads.map(|payload| Entry { log_id: log_id(300), payload }));
+    let entries = payloads.map(|payload| Entry { log_id: log_id(300), payload });
+    for entry in &entries {
+        // What is really sent is put together from parts.
+        let frame = codec::frame(entry).unwrap();
+        let taken_in = entry_in(&frame[codec::LENGTH_BYTES..]).unwrap();
+        assert_eq!(entry_frame(&taken_in).unwrap(), frame);
+    }
+    golden.values("RaftEntry", &entries);
     let answers = [
         AppendAnswer::Matches(None),
         AppendAnswer::Matches(Some(log_id(8))),
@@ -202,16 +212,24 @@ fn words_between_nodes(golden: &mut Golden) {
 
 fn payloads(golden: &mut Golden) {
     let members: types::Membership = membership().try_into().unwrap();
-    let payloads = [EntryPayload::Blank, EntryPayload::Normal(batch()), EntryPayload::Membership(members)];
-    let written = payloads.each_ref().map(|payload| (format!("{payload:?}"), encode_payload(payload).unwrap()));
+    let payloads =
+        [EntryPayload::Blank, EntryPayload::Normal(Sealed::new(&batch()).unwrap()), EntryPayload::Membership(members)];
+    let written =
+        payloads.each_ref().map(|payload| (format!("{payload:?}"), encode_payload(payload).unwrap().to_vec()));
     for bytes in golden.bytes("stored-payload", &written) {
-        assert!(payloads.contains(&decode_payload(&bytes).unwrap()), "{bytes:?} are no payload of the samples");
+        assert!(
+            payloads.contains(&decode_payload(&bytes.clone().into()).unwrap()),
+            "{bytes:?} are no payload of the samples"
+        );
     }
 }
 
 /// A file of the log with a record of each kind.
 async fn log_file(golden: &mut Golden) {
-    let entry = |index| types::Entry { log_id: log_id(index).into(), payload: EntryPayload::Normal(batch()) };
+    let entry = |index| types::Entry {
+        log_id: log_id(index).into(),
+        payload: EntryPayload::Normal(Sealed::new(&batch()).unwrap()),
+    };
     let folder = tempfile::tempdir().unwrap();
     let options = LogOptions { flush_window: Duration::ZERO, ..LogOptions::default() };
     let mut log = LogStore::open(folder.path(), &options).unwrap();

@@ -83,10 +83,19 @@ pub fn decode<T: DeserializeOwned, const LIMIT: usize>(body: &[u8]) -> Result<T,
 /// # Errors
 /// [`CodecError::TooLarge`] where the body would exceed [`FRAME_LIMIT`] bytes.
 pub fn frame(value: &impl Serialize) -> Result<Vec<u8>, CodecError> {
+    frame_behind(value, &[])
+}
+
+/// Writes as a whole frame what begins with `value` and goes on with `rest`, which is encoded already.
+///
+/// # Errors
+/// As [`frame`].
+pub fn frame_behind(value: &impl Serialize, rest: &[u8]) -> Result<Vec<u8>, CodecError> {
     let mut frame = vec![0; LENGTH_BYTES];
     frame.push(VERSION);
     bincode::serde::encode_into_std_write(value, &mut frame, config())
         .map_err(|e| CodecError::Malformed(e.to_string()))?;
+    frame.extend_from_slice(rest);
     let body = frame.len() - LENGTH_BYTES;
     if body > FRAME_LIMIT {
         return Err(CodecError::TooLarge { limit: FRAME_LIMIT });

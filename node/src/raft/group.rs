@@ -25,6 +25,7 @@ use super::members;
 use super::memory::{Log, Machine, Store};
 use super::network::{Deadlines, Network};
 use super::raising;
+use super::sealed::Sealed;
 use super::service::{Evidence, Service};
 use super::types::{Membership, NodeTypes, RaftId, Voter as VoterNode};
 use crate::control::{ChangeRequest, NotChanged};
@@ -219,8 +220,10 @@ impl Group {
         };
         let propose = async move |version| {
             let stamp = Stamp { at: Duration::ZERO, wall: 0 };
+            let sealed =
+                Sealed::new(&Batch { stamp, commands: vec![Command::RaiseRules(version)] }).expect("a small batch");
             // Refused where it leads no more: the next leader does it.
-            let _ = writing.client_write(Batch { stamp, commands: vec![Command::RaiseRules(version)] }).await;
+            let _ = writing.client_write(sealed).await;
         };
         tasks.spawn(raising::raise(raft.clone(), peers.clone(), voter.known, heartbeat, state, propose, stop.clone()));
         let serving = tasks.clone();
@@ -332,9 +335,10 @@ impl Group {
         static WALL: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let wall = WALL.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         let batch = Batch { stamp: Stamp { at: Duration::ZERO, wall }, commands: vec![Command::Tick] };
+        let sealed = Sealed::new(&batch).expect("a small batch");
         let written = async {
             // A leader without a lease (just elected, or starved of time) refuses before it writes.
-            while let Err(error) = self.raft(leader).client_write(batch.clone()).await {
+            while let Err(error) = self.raft(leader).client_write(sealed.clone()).await {
                 let refused = error.forward_to_leader().is_some_and(|to| to.reason == ForwardReason::LeaseExpired);
                 assert!(refused, "{error}");
                 sleep(Duration::from_millis(5)).await;

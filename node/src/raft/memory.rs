@@ -190,6 +190,7 @@ impl<R: AsyncRuntime> RaftStateMachine<Types<R>> for Machine {
                 match entry.payload {
                     EntryPayload::Blank => {}
                     EntryPayload::Normal(batch) => {
+                        let batch = batch.open().expect("a batch");
                         parts.walls.push(batch.stamp.wall);
                         for command in batch.commands {
                             if let Command::RaiseRules(version) = command {

@@ -11,6 +11,7 @@ pub mod network;
 pub mod proposer;
 pub mod questions;
 pub mod raising;
+pub mod sealed;
 pub mod service;
 pub mod state_machine;
 pub mod transfer;

@@ -161,7 +161,7 @@ async fn send_appends(
     while let Some(request) = requests.next().await {
         // Before it is written, so that an answer never comes for what was not counted.
         sent.fetch_add(1, Ordering::SeqCst);
-        let written = match encode(to, request) {
+        let written = match encode(to, &request) {
             Ok(frames) => timeout(deadline, writer.send_frames(&frames)).await.map_err(io::Error::from),
             Err(error) => {
                 // An entry beyond the limit of a frame can never be replicated: the proposer must not write one.
@@ -177,11 +177,11 @@ async fn send_appends(
 }
 
 /// An append as frames: a header, and a frame for each entry, so that only a single entry has to fit into a frame.
-fn encode(to: RaftId, request: AppendEntriesRequest<NodeTypes>) -> io::Result<Vec<u8>> {
-    let (header, entries) = wire::append_parts(to, request).map_err(io::Error::other)?;
+fn encode(to: RaftId, request: &AppendEntriesRequest<NodeTypes>) -> io::Result<Vec<u8>> {
+    let header = wire::append_header(to, request).map_err(io::Error::other)?;
     let mut frames = codec::frame(&header).map_err(io::Error::other)?;
-    for entry in &entries {
-        frames.extend_from_slice(&codec::frame(entry).map_err(io::Error::other)?);
+    for entry in &request.entries {
+        frames.extend_from_slice(&wire::entry_frame(entry).map_err(io::Error::other)?);
     }
     Ok(frames)
 }

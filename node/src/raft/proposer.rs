@@ -23,6 +23,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::Raft;
+use super::sealed::Sealed;
 use super::types::{CommittedLeaderId, Outcomes, Types};
 use crate::control::{Leadership, NotProposed, Proposal, Published};
 use crate::instruments::Durations;
@@ -163,7 +164,14 @@ impl<R: AsyncRuntime> Proposer<R> {
         let stamp = Stamp { at: clock.now(), wall: (self.wall)() };
         let handed_over = R::Instant::now();
         let (responder, outcome) = OneshotResponder::<Types<R>, _>::new_pair();
-        let write = self.raft.write(Batch { stamp, commands }).with_leader(*id).responder(responder).await;
+        let sealed = match Sealed::new(&Batch { stamp, commands }) {
+            Ok(sealed) => sealed,
+            Err(error) => {
+                tracing::error!(%error, "a batch cannot be written");
+                return answer_all(replies, None);
+            }
+        };
+        let write = self.raft.write(sealed).with_leader(*id).responder(responder).await;
         let outcomes = match write {
             Err(fatal) => {
                 tracing::error!(%fatal, "the entry was not written");

@@ -26,7 +26,7 @@ use pando_protocol::ids::NodeName;
 use pando_protocol::session::Members;
 use tokio::time::{interval, timeout};
 
-use super::types::{Entry, Membership, NodeTypes, RaftId, Vote};
+use super::types::{Membership, NodeTypes, RaftId, Vote};
 use super::wire::{
     self, Answer, AppendAnswer, AppendHeader, Chunk, Envelope, Introduction, Progress, Request, SnapshotHeader,
     SnapshotMeta,
@@ -175,9 +175,7 @@ where
             if bytes > APPEND {
                 return Err(senseless(format!("an append of more than {APPEND} bytes")));
             }
-            let entry: wire::Entry = pando_protocol::codec::decode::<_, { pando_protocol::codec::FRAME_LIMIT }>(&body)
-                .map_err(|error| senseless(error.to_string()))?;
-            entries.push(Entry::try_from(entry).map_err(|error| senseless(error.to_string()))?);
+            entries.push(wire::entry_in(&body).map_err(|error| senseless(error.to_string()))?);
         }
         Ok(Some(wire::append_request(header, entries)))
     }

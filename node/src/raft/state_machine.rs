@@ -17,16 +17,19 @@ use std::time::Duration;
 use futures_util::{Stream, StreamExt};
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{AsyncRuntime, EntryPayload, Instant, OptionalSend, RaftSnapshotBuilder};
+use pando_protocol::codec::CodecError;
 use pando_protocol::rejection::Rejection;
 use pando_supervision::{Applied, Batch, Cluster, Command, Event, EventKind, Outcome, Stamp};
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 use tokio::sync::{broadcast, watch};
 
+use super::sealed::Sealed;
 use super::types::{CommittedLeaderId, Entry, LogId, Outcomes, RaftId, Types, Voter};
 use crate::instruments::{Durations, Instruments};
 use crate::storage::StorageError;
 use crate::storage::format::{SnapshotMeta, StoredMembership};
+use crate::storage::log::not_understood;
 use crate::storage::snapshot::{Header, Snapshot, SnapshotStore};
 
 /// Batches of events that a slow reader may lag behind before it loses some and is told so.
@@ -151,7 +154,7 @@ impl<R: AsyncRuntime> StateMachine<R> {
         self
     }
 
-    fn apply_entry(&mut self, entry: Entry) -> (Outcomes, Vec<Event>) {
+    fn apply_entry(&mut self, entry: Entry) -> Result<(Outcomes, Vec<Event>), CodecError> {
         let Entry { log_id, payload } = entry;
         let result = match payload {
             EntryPayload::Blank => Default::default(),
@@ -159,9 +162,9 @@ impl<R: AsyncRuntime> StateMachine<R> {
                 self.membership = Arc::new(StoredMembership::new(Some(log_id), membership));
                 Default::default()
             }
-            EntryPayload::Normal(batch) => {
+            EntryPayload::Normal(sealed) => {
                 let before = self.cluster.head.now;
-                let result = apply_batch(self.rules, &mut self.cluster, batch);
+                let result = apply_batch(self.rules, &mut self.cluster, &sealed)?;
                 for (position, text) in &result.panics {
                     tracing::error!(index = log_id.index, position, text, "a command panicked and was left out");
                 }
@@ -178,7 +181,7 @@ impl<R: AsyncRuntime> StateMachine<R> {
             }
         };
         self.applied = Some(log_id);
-        result
+        Ok(result)
     }
 
     fn publish(&self) {
@@ -213,17 +216,20 @@ struct BatchResult {
 /// A panic may leave the state half changed, so the commands before it are applied again to the state of before, which is
 /// kept as one clone. After that the clone is renewed, so that however many commands panic, none is applied more than twice.
 ///
+/// # Errors
+/// The batch cannot be read: it is of a newer build.
+///
 /// # Panics
 /// Where a command that passed panics when it is applied again: then the rules are not deterministic, voters differ, and
 /// Raft on this node had better stop.
-fn apply_batch(rules: Rules, cluster: &mut Cluster, batch: Batch) -> BatchResult {
-    let Batch { stamp, commands } = batch;
+fn apply_batch(rules: Rules, cluster: &mut Cluster, sealed: &Sealed) -> Result<BatchResult, CodecError> {
+    let Batch { stamp, commands } = sealed.open()?;
     let mut result = BatchResult::default();
     let mut kept = cluster.clone();
     let mut since_kept = 0;
-    for (position, command) in commands.iter().enumerate() {
+    for (position, command) in commands.into_iter().enumerate() {
         // The state is thrown away after a panic, so nobody sees what it broke.
-        let attempt = catch_unwind(AssertUnwindSafe(|| (rules.apply)(cluster, stamp, command.clone())));
+        let attempt = catch_unwind(AssertUnwindSafe(|| (rules.apply)(cluster, stamp, command)));
         match attempt {
             Ok(Applied { outcome, events }) => {
                 result.outcomes.push(outcome);
@@ -231,8 +237,9 @@ fn apply_batch(rules: Rules, cluster: &mut Cluster, batch: Batch) -> BatchResult
             }
             Err(panic) => {
                 *cluster = kept;
-                for earlier in &commands[since_kept..position] {
-                    (rules.apply)(cluster, stamp, earlier.clone());
+                let before = sealed.decode()?.commands.into_iter().take(position).skip(since_kept);
+                for earlier in before {
+                    (rules.apply)(cluster, stamp, earlier);
                 }
                 kept = cluster.clone();
                 since_kept = position + 1;
@@ -242,7 +249,7 @@ fn apply_batch(rules: Rules, cluster: &mut Cluster, batch: Batch) -> BatchResult
             }
         }
     }
-    result
+    Ok(result)
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
@@ -265,7 +272,10 @@ impl<R: AsyncRuntime> RaftStateMachine<Types<R>> for StateMachine<R> {
         while let Some(item) = entries.next().await {
             let (entry, responder) = item?;
             let began = R::Instant::now();
-            let (outcomes, events) = self.apply_entry(entry);
+            let index = entry.log_id.index;
+            let (outcomes, events) = self
+                .apply_entry(entry)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, not_understood(index, &error)))?;
             self.instruments.apply.note(began.elapsed());
             // Whoever is answered must find in the state what it was told.
             self.publish();

@@ -9,8 +9,10 @@ use openraft::AsyncRuntime;
 use openraft::impls::{OneshotResponder, TokioRuntime, leader_id_adv};
 use openraft::vote::RaftLeaderId;
 use pando_protocol::ids::NodeName;
-use pando_supervision::{Batch, Outcome};
+use pando_supervision::Outcome;
 use serde::{Deserialize, Serialize};
+
+use super::sealed::Sealed;
 
 /// The type configuration on the runtime `R`.
 pub struct Types<R>(PhantomData<fn() -> R>);
@@ -28,7 +30,7 @@ pub type LogId = openraft::LogId<CommittedLeaderId>;
 /// A vote.
 pub type Vote = openraft::impls::Vote<LeaderId>;
 /// What a log entry carries.
-pub type Payload = openraft::EntryPayload<Batch, RaftId, Voter>;
+pub type Payload = openraft::EntryPayload<Sealed, RaftId, Voter>;
 /// A log entry.
 pub type Entry = openraft::impls::Entry<CommittedLeaderId, Payload>;
 /// Who votes.
@@ -48,7 +50,7 @@ pub struct Voter {
 pub struct Outcomes(pub Vec<Outcome>);
 
 impl<R: AsyncRuntime> openraft::RaftTypeConfig for Types<R> {
-    type D = Batch;
+    type D = Sealed;
     type R = Outcomes;
     type NodeId = RaftId;
     type Node = Voter;

@@ -23,7 +23,8 @@ use pando_supervision::Batch;
 use serde::{Deserialize, Serialize};
 
 pub use self::conversions::{
-    append_answer, append_parts, append_request, append_result, transfer_answer, transfer_response,
+    append_answer, append_header, append_request, append_result, entry_frame, entry_in, transfer_answer,
+    transfer_response,
 };
 use super::types::{self, RaftId, Voter};
 

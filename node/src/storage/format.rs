@@ -10,11 +10,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use openraft::EntryPayload;
 use pando_protocol::codec::{self, CodecError, ENTRY_LIMIT};
 use pando_supervision::Batch;
 use serde::{Deserialize, Serialize};
 
+use crate::raft::sealed::Sealed;
 use crate::raft::types::{CommittedLeaderId, LeaderId, LogId, Membership, Payload, RaftId, Vote, Voter};
 
 /// A membership, and where in the log it stands.
@@ -53,19 +55,12 @@ pub struct StoredMembers {
     pub nodes: BTreeMap<RaftId, Voter>,
 }
 
-/// What an entry carries, as it is stored. Variants are only ever appended, here and in [`PayloadToStore`].
+/// What an entry carries, as it is stored. Variants are only ever appended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 enum StoredPayload {
     Blank,
+    /// Never made here: [`Sealed`] has its bytes.
     Batch(Batch),
-    Members(StoredMembers),
-}
-
-/// [`StoredPayload`] without a copy of the batch.
-#[derive(Serialize)]
-enum PayloadToStore<'a> {
-    Blank,
-    Batch(&'a Batch),
     Members(StoredMembers),
 }
 
@@ -73,23 +68,27 @@ enum PayloadToStore<'a> {
 ///
 /// # Errors
 /// [`CodecError::TooLarge`] where it needs more than [`ENTRY_LIMIT`] bytes.
-pub fn encode_payload(payload: &Payload) -> Result<Vec<u8>, CodecError> {
+pub fn encode_payload(payload: &Payload) -> Result<Bytes, CodecError> {
     let stored = match payload {
-        EntryPayload::Blank => PayloadToStore::Blank,
-        EntryPayload::Normal(batch) => PayloadToStore::Batch(batch),
-        EntryPayload::Membership(membership) => PayloadToStore::Members(membership.into()),
+        EntryPayload::Normal(sealed) => return Ok(sealed.bytes().clone()),
+        EntryPayload::Blank => StoredPayload::Blank,
+        EntryPayload::Membership(membership) => StoredPayload::Members(membership.into()),
     };
-    codec::encode::<ENTRY_LIMIT>(&stored)
+    // Cut to its length: the log keeps it for long, and counts no more than that.
+    Ok(codec::encode::<ENTRY_LIMIT>(&stored)?.into_boxed_slice().into())
 }
 
-/// Reads what [`encode_payload`] wrote.
+/// Reads what [`encode_payload`] wrote. A batch is not looked into: whoever opens it hears whether it can be read.
 ///
 /// # Errors
 /// Every kind of [`CodecError`].
-pub fn decode_payload(bytes: &[u8]) -> Result<Payload, CodecError> {
+pub fn decode_payload(bytes: &Bytes) -> Result<Payload, CodecError> {
+    if let Some(sealed) = Sealed::stored(bytes) {
+        return Ok(EntryPayload::Normal(sealed));
+    }
     Ok(match codec::decode::<StoredPayload, ENTRY_LIMIT>(bytes)? {
         StoredPayload::Blank => EntryPayload::Blank,
-        StoredPayload::Batch(batch) => EntryPayload::Normal(batch),
+        StoredPayload::Batch(batch) => EntryPayload::Normal(Sealed::new(&batch)?),
         StoredPayload::Members(members) => EntryPayload::Membership(members.try_into()?),
     })
 }
@@ -165,7 +164,10 @@ mod tests {
         let members = StoredMembers { configs: vec![BTreeSet::from([5])], nodes: BTreeMap::from([(5, voter)]) };
         let golden = [
             (Payload::Blank, "0100"),
-            (Payload::Normal(Batch { stamp, commands: vec![Command::Tick] }), "010101fc0065cd1d070100"),
+            (
+                Payload::Normal(Sealed::new(&Batch { stamp, commands: vec![Command::Tick] }).unwrap()),
+                "010101fc0065cd1d070100",
+            ),
             (Payload::Membership(members.try_into().unwrap()), "0102010105010501026e31076e313a34363030"),
         ];
         for (payload, bytes) in golden {

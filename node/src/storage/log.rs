@@ -32,13 +32,14 @@ use std::fs::File;
 use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::Stream;
 use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::{AsyncRuntime, EntryPayload, Instant, LogState, OptionalSend, RaftLogReader};
+use pando_protocol::codec::CodecError;
 use pando_supervision::Command;
 use raft_log::RaftLog;
 use raft_log::api::raft_log_writer::RaftLogWriter;
@@ -50,12 +51,16 @@ use super::folder;
 use super::format::{StoredLogId, StoredVote, decode_payload, encode_payload, newer_codec};
 use super::wal::{Flushed, RecordedPayload, Records};
 use crate::instruments::{Durations, Instruments};
+use crate::raft::sealed::Sealed;
 use crate::raft::types::{Entry, LogId, Types, Vote};
 
 /// Most bytes of entries that one read for replication returns, unless the first entry alone is larger.
 pub const READ_LIMIT: usize = 1 << 20;
 // An append waits for at most one such read: about 50 µs from the page cache.
 const LOCKED_READ: usize = 64 << 10;
+
+/// Bytes of batches that are kept open until they are applied, and a little beyond.
+const TAKEN_IN: usize = 4 << 20;
 
 /// How the log is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,6 +104,43 @@ pub struct LogStore {
     folder: Arc<Path>,
     took: Durations,
     cuts: Arc<[Cut]>,
+    taken_in: Arc<Mutex<TakenIn>>,
+}
+
+/// The newest batches that are open already, so that they need not be opened again to be applied.
+#[derive(Debug, Default)]
+struct TakenIn {
+    /// By index, rising.
+    batches: VecDeque<(StoredLogId, Sealed)>,
+    bytes: usize,
+}
+
+impl TakenIn {
+    fn add(&mut self, entries: Vec<Entry>) {
+        for Entry { log_id, payload } in entries {
+            let EntryPayload::Normal(sealed) = payload else { continue };
+            if !sealed.is_open() {
+                continue;
+            }
+            let id = StoredLogId::from(&log_id);
+            // What stood there was cut.
+            while let Some((_, former)) = self.batches.pop_back_if(|(former, _)| former.index >= id.index) {
+                self.bytes -= former.bytes().len();
+            }
+            self.bytes += sealed.bytes().len();
+            self.batches.push_back((id, sealed));
+            while self.bytes > TAKEN_IN
+                && let Some((_, oldest)) = self.batches.pop_front()
+            {
+                self.bytes -= oldest.bytes().len();
+            }
+        }
+    }
+
+    fn find(&self, id: StoredLogId) -> Option<Sealed> {
+        let at = self.batches.binary_search_by_key(&id.index, |(found, _)| found.index).ok()?;
+        self.batches.get(at).filter(|(found, _)| *found == id).map(|(_, sealed)| sealed.clone())
+    }
 }
 
 /// How large the log is, file by file.
@@ -134,7 +176,8 @@ impl LogStore {
             RaftLog::open(Arc::new(configuration(folder, options)?)).map_err(|e| damage::why_refused(folder, e))?;
         let took = Instruments::default().sync;
         let cuts = damage::cut_off(before)?.into();
-        let store = Self { log: Arc::new(Mutex::new(log)), folder: folder.into(), took, cuts };
+        let store =
+            Self { log: Arc::new(Mutex::new(log)), folder: folder.into(), took, cuts, taken_in: Arc::default() };
         store.sync_newest()?;
         store.ensure_contiguous()?;
         store.ensure_known_format()?;
@@ -201,8 +244,9 @@ impl LogStore {
             }
             next += records.len() as u64;
             for (id, payload) in records {
-                let entry = entry(id, &payload).map_err(|error| self.contradiction(error.to_string()))?;
-                let EntryPayload::Normal(batch) = entry.payload else { continue };
+                let entry = self.entry(id, &payload).map_err(|error| self.contradiction(error.to_string()))?;
+                let EntryPayload::Normal(sealed) = entry.payload else { continue };
+                let batch = sealed.decode().map_err(|error| self.contradiction(not_understood(id.index, &error)))?;
                 let raised = batch.commands.iter().filter_map(|command| match command {
                     Command::RaiseRules(version) => Some(*version),
                     _ => None,
@@ -318,10 +362,20 @@ impl LogStore {
                     return Ok(entries);
                 }
                 read += payload.len();
-                entries.push(entry(id, &payload)?);
+                entries.push(self.entry(id, &payload)?);
             }
         }
         Ok(entries)
+    }
+
+    fn entry(&self, id: StoredLogId, payload: &Bytes) -> io::Result<Entry> {
+        let open = self.taken_in.lock().unwrap_or_else(PoisonError::into_inner).find(id);
+        let payload = match open {
+            Some(sealed) => EntryPayload::Normal(sealed),
+            None => decode_payload(payload)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, not_understood(id.index, &error)))?,
+        };
+        Ok(Entry { log_id: id.into(), payload })
     }
 
     /// Whether the log has entries at or after `index`.
@@ -370,17 +424,9 @@ fn unwritten(folder: &Path, error: io::Error) -> io::Error {
     StorageError::io("write the log in", folder)(error).into()
 }
 
-fn entry(id: StoredLogId, payload: &[u8]) -> io::Result<Entry> {
-    let payload = decode_payload(payload).map_err(|e| {
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!(
-                "log entry {} cannot be understood: {e}; start the version of pando-node that ran here last",
-                id.index
-            ),
-        )
-    })?;
-    Ok(Entry { log_id: id.into(), payload })
+/// What is said of an entry that this build cannot read.
+pub fn not_understood(index: u64, error: &CodecError) -> String {
+    format!("log entry {index} cannot be understood: {error}; start the version of pando-node that ran here last")
 }
 
 fn half_open(range: &impl RangeBounds<u64>) -> (u64, u64) {
@@ -425,7 +471,7 @@ impl<R: AsyncRuntime> RaftLogReader<Types<R>> for LogStore {
     {
         let (from, to) = half_open(&range);
         let records = self.read_locked(from, to, usize::MAX)?;
-        records.into_iter().map(|(id, payload)| entry(id, &payload)).collect()
+        records.into_iter().map(|(id, payload)| self.entry(id, &payload)).collect()
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
@@ -491,7 +537,9 @@ impl<R: AsyncRuntime> RaftLogStorage<Types<R>> for LogStore {
         I::IntoIter: OptionalSend,
     {
         // Encoded before the lock is taken, so that readers never wait for it.
-        let records = entries.into_iter().map(|entry| record(&entry)).collect::<io::Result<Vec<_>>>()?;
+        let entries: Vec<Entry> = entries.into_iter().collect();
+        let records = entries.iter().map(record).collect::<io::Result<Vec<_>>>()?;
+        self.taken_in.lock().unwrap_or_else(PoisonError::into_inner).add(entries);
         let (took, began) = (self.took.clone(), R::Instant::now());
         let answer = self.answer(move |result| {
             took.note(began.elapsed());
@@ -521,8 +569,7 @@ impl<R: AsyncRuntime> RaftLogStorage<Types<R>> for LogStore {
 fn record(entry: &Entry) -> io::Result<(StoredLogId, RecordedPayload)> {
     let payload = encode_payload(&entry.payload)
         .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, format!("log entry {}: {e}", entry.log_id.index)))?;
-    // Cut to its length: the cache holds it for long, and counts no more than that.
-    Ok((StoredLogId::from(&entry.log_id), RecordedPayload(payload.into_boxed_slice().into())))
+    Ok((StoredLogId::from(&entry.log_id), RecordedPayload(payload)))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@ use pando_supervision::{Batch, Stamp};
 
 use super::super::group::{Group, LIMIT, Timing};
 use super::super::memory::MemorySnapshot;
+use super::super::sealed::Sealed;
 use super::super::types::LeaderId;
 use super::*;
 use crate::transport::fixture::{Cluster, Node};
@@ -59,7 +60,7 @@ async fn a_wiped_voter_makes_no_majority_in_place_of_its_former_self() {
     group.wipe(wiped);
     group.begin(wiped).await;
     let batch = Batch { stamp: Stamp { at: Duration::ZERO, wall: 0 }, commands: Vec::new() };
-    let lonely = timeout(Duration::from_secs(2), group.raft(leader).client_write(batch)).await;
+    let lonely = timeout(Duration::from_secs(2), group.raft(leader).client_write(Sealed::new(&batch).unwrap())).await;
     assert!(!matches!(lonely, Ok(Ok(_))), "one of three voters committed");
     assert!(group.walls(wiped).is_empty());
     group.kill(wiped).await;

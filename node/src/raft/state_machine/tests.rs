@@ -39,8 +39,8 @@ fn apply_or_panic(cluster: &mut Cluster, stamp: Stamp, command: Command) -> Appl
 const RULES: Rules = Rules { apply, version: |_| 1, known: 1 };
 const PANICKING_RULES: Rules = Rules { apply: apply_or_panic, ..RULES };
 
-fn batch(seconds: u64, commands: Vec<Command>) -> Batch {
-    Batch { stamp: Stamp { at: Duration::from_secs(seconds), wall: seconds }, commands }
+fn batch(seconds: u64, commands: Vec<Command>) -> Sealed {
+    Sealed::new(&Batch { stamp: Stamp { at: Duration::from_secs(seconds), wall: seconds }, commands }).unwrap()
 }
 
 /// What the rules make of one tick after another.
@@ -56,9 +56,9 @@ fn ticked(seconds: impl IntoIterator<Item = u64>) -> Cluster {
 fn a_panicking_command_leaves_the_state_and_the_others_as_if_it_had_not_been_there() {
     let mut with = ticked([1]);
     let commands = vec![Command::Tick, POISON, Command::Tick, POISON, POISON, Command::Tick];
-    let result = apply_batch(PANICKING_RULES, &mut with, batch(2, commands));
+    let result = apply_batch(PANICKING_RULES, &mut with, &batch(2, commands)).unwrap();
     let mut without = ticked([1]);
-    let expected = apply_batch(RULES, &mut without, batch(2, vec![Command::Tick; 3]));
+    let expected = apply_batch(RULES, &mut without, &batch(2, vec![Command::Tick; 3])).unwrap();
     assert_eq!(with, without);
     let internal = Err(Rejection::Internal("this command is poison".into()));
     for poisoned in [1, 3, 4] {
@@ -154,7 +154,7 @@ impl Node {
         Self { raft, log, snapshots, published }
     }
 
-    async fn write(&self, batch: Batch) -> Vec<Outcome> {
+    async fn write(&self, batch: Sealed) -> Vec<Outcome> {
         self.raft.client_write(batch).await.unwrap().data.0
     }
 
@@ -336,7 +336,7 @@ async fn a_snapshot_is_installed_whole_or_not_at_all() {
 }
 
 /// An entry as a leader of the first term writes it.
-fn entry(index: u64, payload: EntryPayload<Batch, RaftId, Voter>) -> Entry {
+fn entry(index: u64, payload: EntryPayload<Sealed, RaftId, Voter>) -> Entry {
     Entry { log_id: LogId::new(crate::raft::types::LeaderId { term: 1, node_id: 1 }, index), payload }
 }
 

@@ -7,7 +7,9 @@ use openraft::raft::{
     TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use openraft::{AsyncRuntime, EntryPayload, StoredMembership};
+use pando_protocol::codec::{self, CodecError, FRAME_LIMIT};
 
+use super::super::sealed::Sealed;
 use super::super::types::{self, RaftId, Types, Voter};
 use super::{
     AppendAnswer, AppendHeader, Ballot, Entry, Leader, LogId, Member, Membership, Payload, Senseless, SnapshotHeader,
@@ -47,27 +49,39 @@ impl From<Vote> for types::Vote {
     }
 }
 
-impl From<types::Entry> for Entry {
-    fn from(entry: types::Entry) -> Self {
-        let types::Entry { log_id, payload } = entry;
-        let payload = match payload {
-            EntryPayload::Blank => Payload::Blank,
-            EntryPayload::Normal(batch) => Payload::Batch(batch),
-            EntryPayload::Membership(membership) => Payload::Membership((&membership).into()),
-        };
-        Self { log_id: log_id.into(), payload }
-    }
+/// An entry as a frame: the bytes of an [`Entry`], of which a batch is copied as it is.
+///
+/// # Errors
+/// [`CodecError::TooLarge`] where it exceeds a frame.
+pub fn entry_frame(types::Entry { log_id, payload }: &types::Entry) -> Result<Vec<u8>, CodecError> {
+    let log_id = LogId::from(*log_id);
+    let payload = match payload {
+        EntryPayload::Normal(sealed) => return codec::frame_behind(&log_id, sealed.behind_the_id()),
+        EntryPayload::Blank => Payload::Blank,
+        EntryPayload::Membership(membership) => Payload::Membership(membership.into()),
+    };
+    codec::frame(&Entry { log_id, payload })
 }
-impl TryFrom<Entry> for types::Entry {
-    type Error = Senseless;
-    fn try_from(Entry { log_id, payload }: Entry) -> Result<Self, Senseless> {
-        let payload = match payload {
-            Payload::Blank => EntryPayload::Blank,
-            Payload::Batch(batch) => EntryPayload::Normal(batch),
-            Payload::Membership(membership) => EntryPayload::Membership(membership.try_into()?),
-        };
-        Ok(Self { log_id: log_id.into(), payload })
-    }
+
+/// The entry in the body of a frame.
+///
+/// # Errors
+/// [`Senseless`] where it is none, or is not written as [`entry_frame`] does.
+pub fn entry_in(body: &[u8]) -> Result<types::Entry, Senseless> {
+    let said = |error: CodecError| Senseless(error.to_string());
+    let Entry { log_id, payload } = codec::decode::<Entry, FRAME_LIMIT>(body).map_err(said)?;
+    let payload = match payload {
+        Payload::Blank => EntryPayload::Blank,
+        Payload::Batch(batch) => {
+            let id = codec::encode::<FRAME_LIMIT>(&log_id).map_err(said)?;
+            let sealed = body.strip_prefix(id.as_slice()).and_then(|rest| Sealed::received(rest, batch));
+            EntryPayload::Normal(
+                sealed.ok_or_else(|| Senseless("a number that takes more bytes than it needs".into()))?,
+            )
+        }
+        Payload::Membership(membership) => EntryPayload::Membership(membership.try_into()?),
+    };
+    Ok(types::Entry { log_id: log_id.into(), payload })
 }
 
 impl From<&types::Membership> for Membership {
@@ -177,20 +191,19 @@ pub fn append_result<R: AsyncRuntime>(answer: AppendAnswer) -> Result<StreamAppe
 ///
 /// # Errors
 /// [`Senseless`] where there are more entries than a header can count.
-pub fn append_parts<R: AsyncRuntime>(
+pub fn append_header<R: AsyncRuntime>(
     to: RaftId,
-    request: AppendEntriesRequest<Types<R>>,
-) -> Result<(AppendHeader, Vec<Entry>), Senseless> {
+    request: &AppendEntriesRequest<Types<R>>,
+) -> Result<AppendHeader, Senseless> {
     let AppendEntriesRequest { vote, prev_log_id, entries, leader_commit } = request;
     let count = u32::try_from(entries.len()).map_err(|_| Senseless(format!("{} entries at once", entries.len())))?;
-    let header = AppendHeader {
+    Ok(AppendHeader {
         to,
-        vote: vote.into(),
+        vote: (*vote).into(),
         previous: prev_log_id.map(LogId::from),
         committed: leader_commit.map(LogId::from),
         entries: count,
-    };
-    Ok((header, entries.into_iter().map(Entry::from).collect()))
+    })
 }
 
 /// An append from its header and entries.
@@ -257,14 +270,18 @@ mod tests {
     }
 
     fn over_the_wire<T: Serialize + serde::de::DeserializeOwned>(value: &T) -> T {
-        let body = codec::encode::<{ codec::FRAME_LIMIT }>(value).unwrap();
-        codec::decode::<T, { codec::FRAME_LIMIT }>(&body).unwrap()
+        let body = codec::encode::<FRAME_LIMIT>(value).unwrap();
+        codec::decode::<T, FRAME_LIMIT>(&body).unwrap()
     }
 
     #[test]
     fn an_append_with_every_kind_of_entry_comes_back_equal() {
         let batch = Batch { stamp: Stamp { at: Duration::from_secs(5), wall: 7 }, commands: vec![Command::Tick] };
-        let payloads = [EntryPayload::Blank, EntryPayload::Normal(batch), EntryPayload::Membership(members([9, 10]))];
+        let payloads = [
+            EntryPayload::Blank,
+            EntryPayload::Normal(Sealed::new(&batch).unwrap()),
+            EntryPayload::Membership(members([9, 10])),
+        ];
         let entries: Vec<types::Entry> =
             (1..).zip(payloads).map(|(index, payload)| types::Entry { log_id: log_id(index), payload }).collect();
         let request = AppendEntriesRequest::<Types<Tokio>> {
@@ -273,9 +290,9 @@ mod tests {
             entries: entries.clone(),
             leader_commit: None,
         };
-        let (header, sent) = append_parts(10, request).unwrap();
-        let received: Vec<types::Entry> =
-            over_the_wire(&sent).into_iter().map(|entry| entry.try_into().unwrap()).collect();
+        let header = append_header(10, &request).unwrap();
+        let bodies = entries.iter().map(|entry| entry_frame(entry).unwrap().split_off(codec::LENGTH_BYTES));
+        let received: Vec<types::Entry> = bodies.map(|body| entry_in(&body).unwrap()).collect();
         let back = append_request::<Tokio>(over_the_wire(&header), received);
         assert_eq!((back.prev_log_id, back.leader_commit, back.vote.committed), (Some(log_id(0)), None, true));
         assert_eq!(back.entries, entries);
@@ -289,6 +306,33 @@ mod tests {
             let header = over_the_wire(&SnapshotHeader::new(vote, &meta));
             assert_eq!(header.into_parts().unwrap(), (vote, meta));
         }
+    }
+
+    #[test]
+    fn what_a_follower_took_in_is_opened_once_and_what_the_leader_wrote_from_its_bytes() {
+        let batch = Batch { stamp: Stamp { at: Duration::from_secs(5), wall: 7 }, commands: vec![Command::Tick; 3] };
+        let sealed = Sealed::new(&batch).unwrap();
+        assert!(!sealed.is_open());
+        let entry = types::Entry { log_id: log_id(300), payload: EntryPayload::Normal(sealed.clone()) };
+        let body = entry_frame(&entry).unwrap().split_off(codec::LENGTH_BYTES);
+        let EntryPayload::Normal(received) = entry_in(&body).unwrap().payload else { panic!("no batch") };
+        let also = received.clone();
+        assert!(also.is_open());
+        assert_eq!((received.bytes(), received.open().unwrap()), (sealed.bytes(), batch.clone()));
+        assert!(!also.is_open());
+        assert_eq!((also.open().unwrap(), sealed.open().unwrap()), (batch.clone(), batch));
+    }
+
+    #[test]
+    fn an_entry_whose_place_is_not_written_as_short_as_it_can_be_is_senseless() {
+        let batch = Sealed::new(&Batch { stamp: Stamp { at: Duration::ZERO, wall: 7 }, commands: vec![] }).unwrap();
+        let entry = types::Entry { log_id: log_id(5), payload: EntryPayload::Normal(batch) };
+        let body = entry_frame(&entry).unwrap().split_off(codec::LENGTH_BYTES);
+        assert_eq!(entry_in(&body).unwrap(), entry);
+        // Version, term, node and index take a byte each; 251 stands before a number of two bytes.
+        let longer = [&body[..3], &[251, 5, 0], &body[4..]].concat();
+        assert!(codec::decode::<Entry, FRAME_LIMIT>(&longer).is_ok(), "the codec takes it");
+        assert!(entry_in(&longer).unwrap_err().to_string().contains("takes more bytes than it needs"));
     }
 
     #[test]

@@ -24,7 +24,7 @@ fn entry(term: u64, index: u64, weight: usize) -> Entry {
     };
     let commands = (0..weight).map(command).collect();
     let batch = Batch { stamp: Stamp { at: Duration::from_millis(index), wall: 1 }, commands };
-    Entry { log_id: id(term, index), payload: EntryPayload::Normal(batch) }
+    Entry { log_id: id(term, index), payload: EntryPayload::Normal(Sealed::new(&batch).unwrap()) }
 }
 
 fn options() -> LogOptions {
