@@ -5,6 +5,7 @@ use std::time::Duration;
 use pando_protocol::cause::{CauseClass, ExitHow};
 use pando_protocol::message::{Change, DifferenceKind};
 use pando_protocol::rejection::Rejection;
+use pando_protocol::session::Observation;
 use pando_protocol::spec::{Restart, Strategy};
 use pando_protocol::view::{NodeState, State};
 use pando_supervision::desired::Local;
@@ -500,6 +501,25 @@ fn a_temporary_child_ends_with_the_drain_of_its_node() {
     drain(&mut world, "n1");
     world.settle();
     assert_eq!(world.row("/t/a").state, State::Finished);
+}
+
+#[test]
+fn a_temporary_child_that_never_ran_is_run_elsewhere_where_its_node_is_drained_or_goes() {
+    for goes in [true, false] {
+        let mut world = World::new(&["n1", "n2"]);
+        world
+            .change(Change::Apply(tree("t", |_| {}, vec![with_restart("a", Restart::Temporary)])))
+            .expect("it is accepted");
+        let was = world.node_of("/t/a").expect("it is assigned");
+        if goes {
+            world.say(&was, Observation::Leaving);
+        } else {
+            drain(&mut world, &was);
+        }
+        world.settle();
+        assert!(world.is_ready("/t/a"), "{goes}: {:?}", world.row("/t/a"));
+        assert_ne!(world.node_of("/t/a"), Some(was));
+    }
 }
 
 #[test]

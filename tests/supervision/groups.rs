@@ -53,6 +53,29 @@ fn numbers(world: &World, paths: &[&str]) -> Vec<u64> {
 
 const ALL: [&str; 3] = ["/g/a", "/g/b", "/g/c"];
 
+/// A member crashes, the others are told to stop, and before they have, a new spec takes out the crashed one or puts it last.
+#[test]
+fn what_a_group_takes_down_goes_down_also_where_a_new_spec_moves_it() {
+    for list in [&["b", "c"][..], &["b", "c", "a"], &["n", "c", "b"]] {
+        let mut world = World::new(&["n1"]);
+        let of = |list: &[&str]| group(Strategy::OneForAll, list.iter().map(|id| permanent(id)).collect());
+        world.apply(&of(&["a", "b", "c"]));
+        let before = numbers(&world, &["/g/b", "/g/c"]);
+        world.crash("/g/a", 1);
+        world.change(Change::Apply(of(list))).expect("it is accepted");
+        for _ in 0..20 {
+            world.settle();
+            world.advance(Duration::from_millis(500));
+        }
+        for (path, before) in ["/g/b", "/g/c"].into_iter().zip(before) {
+            assert!(
+                world.is_ready(path) && world.run(path).expect("it runs").incarnation.0 > before,
+                "{path}, {list:?}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_group_starts_in_order_each_after_the_one_before_is_ready() {
     let mut world = World::new(&["n1"]);

@@ -123,9 +123,10 @@ impl Change<'_> {
     }
 
     fn stay_down(&mut self, path: &Path, run: &Run, cause: &Arc<CauseChain>, why: &str, brake: Duration) {
+        let unbegun = !self.has_begun(run);
         let is_temporary = self.member(path).restart == Restart::Temporary;
         let decision = match self.is_taken_down(path) {
-            true if is_temporary => "not restarted",
+            true if is_temporary && !unbegun => "not restarted",
             true => "starts again with its group",
             false => "stays down",
         };
@@ -134,7 +135,9 @@ impl Change<'_> {
             return self.forget(path);
         }
         self.delay_group(path, self.owed(run).max(brake)); // Before its group can go on.
-        if self.is_taken_down(path) {
+        if self.is_taken_down(path) && unbegun {
+            self.set_down(path, DownReason::Supervisor);
+        } else if self.is_taken_down(path) {
             self.down_with_group(path);
         } else {
             self.release_place(path);
@@ -191,7 +194,10 @@ impl Change<'_> {
     /// A run that we asked to end has ended, and its child is still wanted.
     fn stopped(&mut self, path: &Path, run: &Run, cause: &Arc<CauseChain>) {
         match run.stopping {
-            Some(StopReason::Shutdown | StopReason::Drain) if self.member(path).restart == Restart::Temporary => {
+            // One that has never run has nothing behind it that must not be done again.
+            Some(StopReason::Shutdown | StopReason::Drain)
+                if self.member(path).restart == Restart::Temporary && self.has_begun(run) =>
+            {
                 self.end_temporary(path, cause);
             }
             Some(StopReason::Shutdown | StopReason::Drain) => {
@@ -220,6 +226,11 @@ impl Change<'_> {
         }
         let owed = if was_to_restart { Duration::ZERO } else { self.owed(run) };
         self.start_again_as_member(path, run, cause, "nobody: its node was lost", owed.max(brake));
+    }
+
+    /// Whether a run that is over was ever started.
+    fn has_begun(&self, run: &Run) -> bool {
+        !matches!(run.stage, Stage::Assigned) || broken(Mutation::TemporaryForgottenUnbegun)
     }
 
     /// What is left of the delay of a run that had not started yet: going to another node does not shorten it.

@@ -130,6 +130,10 @@ pub enum Mutation {
     RestStays,
     /// A node whose lease may run is removed as dead.
     DeadByWordAlone,
+    /// A group restart loses sight of what it takes down where a new spec moves that in the list.
+    TakenDownFromElsewhere,
+    /// A temporary child that a node gives back before it ever ran is never run.
+    TemporaryForgottenUnbegun,
     /// Messages that are accused of the loss of a node are handed out together on one node.
     RiskyTogether,
     /// A worker that is taken for sick gets as many messages as ever.
@@ -208,7 +212,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every one.
-    pub const ALL: [Self; 99] = [
+    pub const ALL: [Self; 101] = [
         Self::BudgetOffByOne,
         Self::WindowClosedInterval,
         Self::NoBackoff,
@@ -271,6 +275,8 @@ impl Mutation {
         Self::KeptForgotten,
         Self::RestStays,
         Self::DeadByWordAlone,
+        Self::TakenDownFromElsewhere,
+        Self::TemporaryForgottenUnbegun,
         Self::RiskyTogether,
         Self::SickWorkerPrefetches,
         Self::AheadOfThePace,

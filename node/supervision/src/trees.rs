@@ -167,13 +167,20 @@ impl Change<'_> {
         self.unsettled.insert(path.clone());
     }
 
-    /// Puts the children of a supervisor into the order of the spec; returns those that are not in it, which stand last.
+    /// Puts the children of a supervisor into the order of the spec; returns those that are not in it, which stand last. What its
+    /// group takes down still goes down, wherever it stands now.
     fn put_children(&mut self, path: &Path, spec: &SupervisorSpec) -> Vec<ChildId> {
         let supervisor = self.supervisor(path);
+        let taken_down = supervisor.taken_down().to_vec();
         let named: BTreeSet<_> = spec.children.iter().map(|child| &child.id).collect();
         let leaving: Vec<_> = supervisor.children.iter().filter(|id| !named.contains(id)).cloned().collect();
         supervisor.children =
             spec.children.iter().map(|child| child.id.clone()).chain(leaving.iter().cloned()).collect();
+        if !broken(Mutation::TakenDownFromElsewhere)
+            && let Some(first) = supervisor.children.iter().find(|id| taken_down.contains(id)).cloned()
+        {
+            supervisor.take_down_from(first);
+        }
         leaving
     }
 
@@ -348,6 +355,12 @@ impl Change<'_> {
         };
         let name = path.name().to_owned();
         let supervisor = self.supervisor(&parent);
+        if let [first, next, ..] = supervisor.taken_down()
+            && first.as_str() == name
+        {
+            let next = next.clone();
+            supervisor.take_down_from(next);
+        }
         supervisor.children.retain(|id| id.as_str() != name);
         if supervisor.is_stopping() {
             self.advance_stop(&parent);

@@ -1,7 +1,7 @@
 //! What a group restart takes down, checked against the words of the design.
 
 use pando_protocol::spec::{Restart, Strategy};
-use pando_supervision::cluster::{Body, DownReason, Group, Member, ProcessPhase, StopReason};
+use pando_supervision::cluster::{Body, DownReason, Group, Member, ProcessPhase, Stage, StopReason};
 use pando_supervision::{Applied, EventKind};
 
 use super::payers::Step;
@@ -35,7 +35,10 @@ fn temporary_members_that_are_taken_down_are_gone(step: Step<'_>) -> Result<(), 
     for (path, member) in &step.after.members {
         let above = path.parent().and_then(|parent| step.before.supervisor(&parent));
         let was_taken_down = above.is_some_and(|above| above.taken_down().iter().any(|id| id.as_str() == path.name()))
-            && step.before.run(path).is_some_and(|run| run.stopping == Some(StopReason::Group));
+            && step.before.run(path).is_some_and(|run| {
+                // What was never started is run with the next generation.
+                run.stopping == Some(StopReason::Group) && run.stage != Stage::Assigned
+            });
         let is_free = |member: &Member| !member.held && !member.removed && member.restart == Restart::Temporary;
         let was_free = step.before.member(path).is_some_and(is_free);
         let Body::Process(process) = &member.body else { continue };

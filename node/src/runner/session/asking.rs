@@ -55,11 +55,11 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         self.voters.say(&RunnerWord::Ask(request));
     }
 
-    /// Begins a session that was granted in time; declines any other.
+    /// Begins a session that was granted in time, unless this node was told to go meanwhile; declines any other.
     pub(super) fn granted(&mut self, nonce: u64, id: SessionId) -> Result<(), RunnerError> {
         let now = self.processes.now();
         let asked = match &self.standing {
-            Standing::Asking(asking) => asking.first.filter(|_| asking.nonce == nonce),
+            Standing::Asking(asking) => asking.first.filter(|_| asking.nonce == nonce && self.leaves_since.is_none()),
             Standing::Held(_) => None,
         };
         let lease = asked.map(|asked| Lease::granted(self.pace.lease, asked)).filter(|lease| !lease.is_over(now));
@@ -83,7 +83,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
         Ok(())
     }
 
-    /// Says of a session that was granted too late that nothing runs under it, and nothing ever will: what was assigned to it
+    /// Says of a session that was granted too late, or to a node that goes, that nothing runs under it, and nothing ever will: what was assigned to it
     /// would stand still for a lease, and count as lost. Said once; where that is not heard, the lease ends it.
     fn decline(&mut self, nonce: u64, id: SessionId) {
         if self.newest_begun >= Some(id) {
@@ -95,7 +95,7 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
             // Never begun, also when it is granted once more.
             (asking.nonce, asking.first) = ((self.dice)(), None);
         }
-        tracing::info!(session = %id, "a session was granted too late, and is not begun");
+        tracing::info!(session = %id, "a session was granted too late, or to a node that goes: it is not begun");
         self.voters.say(&RunnerWord::Observe { session: id, number: 1, observation: Observation::Left });
     }
 }

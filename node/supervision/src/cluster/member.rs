@@ -340,6 +340,13 @@ impl Supervisor {
         at.map_or(&[], |at| &self.children[at..])
     }
 
+    /// Has its group restart, if there is one, take down all from this child on.
+    pub(crate) fn take_down_from(&mut self, first: ChildId) {
+        if let SupervisorPhase::Up { group: Group::TakingDown { from, .. }, .. } = &mut self.phase {
+            *from = first;
+        }
+    }
+
     /// Whether it has ended by itself and is not restarted.
     pub fn has_finished(&self) -> bool {
         matches!(self.phase, SupervisorPhase::Down(DownReason::Finished))

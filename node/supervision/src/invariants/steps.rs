@@ -11,7 +11,7 @@ use pando_protocol::spec::{AutoShutdown, Restart};
 use super::{Broken, drains, mail, processes};
 use crate::apply::{REPLY_BYTES_KEPT, weight};
 use crate::cluster::{
-    Body, Cluster, DownReason, Group, Member, Pending, Process, ProcessPhase, Run, StopReason, Supervisor,
+    Body, Cluster, DownReason, Group, Member, Pending, Process, ProcessPhase, Run, Stage, StopReason, Supervisor,
     SupervisorPhase,
 };
 use crate::colocation::outermost;
@@ -34,7 +34,7 @@ pub fn check_step(before: &Cluster, after: &Cluster) -> Result<(), Vec<Broken>> 
 type StepInvariant = fn(&Cluster, &Cluster) -> Result<(), Broken>;
 
 /// Every invariant of a step, by its name.
-const ALL: [(&str, StepInvariant); 18] = [
+const ALL: [(&str, StepInvariant); 19] = [
     ("what clients were answered is weighed", what_clients_were_answered_is_weighed),
     ("incarnations of a path grow", incarnations_of_a_path_grow),
     ("a run keeps its place", a_run_keeps_its_place),
@@ -43,6 +43,7 @@ const ALL: [(&str, StepInvariant); 18] = [
     ("significant children end their supervisor", significant_children_end_their_supervisor),
     ("members of a group start in turn", members_of_a_group_start_in_turn),
     ("generations of a group never overlap", generations_of_a_group_never_overlap),
+    ("what a node gives back unbegun is run", what_a_node_gives_back_unbegun_is_run),
     ("a new generation waits for nothing that still stops", a_new_generation_waits_for_nothing_that_still_stops),
     ("what stays together is placed together", what_stays_together_is_placed_together),
     ("a drained node is given no work", a_drained_node_is_given_no_work),
@@ -234,7 +235,7 @@ fn generations_of_a_group_never_overlap(before: &Cluster, after: &Cluster) -> Re
     for path in before.members.keys() {
         let (Some(old), Some(new)) = (before.supervisor(path), after.supervisor(path)) else { continue };
         let goes_on = matches!(new.group(), Some(Group::Pending { .. } | Group::Starting | Group::Settled));
-        if !goes_on || old.children != new.children || old.strategy != new.strategy {
+        if !goes_on || old.strategy != new.strategy {
             continue;
         }
         for member in old.taken_down().iter().map(|id| path.child(id)) {
@@ -249,6 +250,21 @@ fn generations_of_a_group_never_overlap(before: &Cluster, after: &Cluster) -> Re
     Ok(())
 }
 
+/// A temporary child is run once. Where its node goes or is drained before it was started, that is still to come.
+fn what_a_node_gives_back_unbegun_is_run(before: &Cluster, after: &Cluster) -> Result<(), Broken> {
+    for (path, member) in &before.members {
+        let Some(run) = before.run(path).filter(|_| member.restart == Restart::Temporary) else { continue };
+        let is_asked_for = matches!(run.stopping, Some(StopReason::Shutdown | StopReason::Drain | StopReason::Group));
+        // Of a session that is over nobody knows what was started.
+        let is_known = after.session(&run.node, run.session).is_some_and(|session| !session.silent);
+        let is_finished = after.process(path).is_some_and(Process::has_finished);
+        if run.stage == Stage::Assigned && is_asked_for && is_known && is_finished {
+            return Err(format!("{path} was given back by {} before it ever ran, and is finished", run.node));
+        }
+    }
+    Ok(())
+}
+
 /// Where a generation begins to wait for its places, no member is still being taken down for it.
 fn a_new_generation_waits_for_nothing_that_still_stops(before: &Cluster, after: &Cluster) -> Result<(), Broken> {
     for path in after.members.keys() {
@@ -258,8 +274,7 @@ fn a_new_generation_waits_for_nothing_that_still_stops(before: &Cluster, after: 
             Some(Group::Settled | Group::TakingDown { .. } | Group::Starting) | None => None,
         };
         let begins = order(new).is_some() && order(new) != order(old);
-        // A new spec may take out the member from which on a group was being taken down.
-        if !begins || old.children != new.children || old.strategy != new.strategy {
+        if !begins || old.strategy != new.strategy {
             continue;
         }
         let members = new.children.iter().map(|id| path.child(id));
