@@ -122,3 +122,21 @@ fn a_node_that_is_told_to_go_while_it_holds_no_session_stops_what_is_kept_with_i
         world.ended().await.unwrap();
     });
 }
+
+#[test]
+fn a_node_that_goes_begins_no_session_that_is_granted_while_what_is_kept_stops() {
+    play(Guard::Works, async |world| {
+        world.keep_one().await;
+        world.happens(gone(FIRST)).await;
+        world.answers = true;
+        let request = world.asked().await;
+        world.stop.cancel();
+        world.pass(BEAT).await;
+        world.granted(&request, SECOND).await;
+        let words = world.pass(BEAT * 2).await;
+        let left = RunnerWord::Observe { session: SECOND, number: 1, observation: Observation::Left };
+        assert_eq!(words.iter().filter(|word| **word == left).count(), 1, "{words:?}");
+        world.happens(exited(1)).await;
+        world.ended().await.unwrap();
+    });
+}

@@ -95,19 +95,6 @@ fn a_node_that_goes_does_not_ask_for_another_session_when_its_own_ends_meanwhile
 }
 
 #[test]
-fn a_node_that_goes_begins_no_session_that_is_granted_meanwhile() {
-    play(Guard::Works, async |world| {
-        let request = world.asked().await;
-        world.tell_to_go().await;
-        world.granted(&request, FIRST).await;
-        let words = world.pass(BEAT).await;
-        let left = RunnerWord::Observe { session: FIRST, number: 1, observation: Observation::Left };
-        assert_eq!(words.iter().filter(|word| **word == left).count(), 1, "{words:?}");
-        world.ended().await.unwrap();
-    });
-}
-
-#[test]
 fn a_node_that_goes_kills_what_does_not_stop_in_time() {
     play(Guard::Works, async |world| {
         world.runs(&[1]).await;
