@@ -148,6 +148,14 @@ pub enum Observation {
     },
     /// Workers settled what they hold.
     Settled(Vec<Settlement>),
+    /// A node that goes stops this run by itself, since nobody leads the stopping or time is short. What ends there without this
+    /// word, or an order of the cluster, has ended by itself.
+    Stopping {
+        /// The child.
+        path: Path,
+        /// The run.
+        incarnation: Incarnation,
+    },
 }
 
 /// From the confirmed leader to a runner.

@@ -10,7 +10,7 @@ use pando_protocol::spec::{Restart, Strategy};
 use pando_protocol::view::{NodeState, State};
 use pando_supervision::desired::Local;
 use pando_supervision::{Command, EventKind, report};
-use pando_tests::rules::specs::{budget, nested, permanent, process, tree, with_restart};
+use pando_tests::rules::specs::{budget, nested, path, permanent, process, tree, with_restart};
 use pando_tests::rules::world::World;
 
 fn node_state(world: &World, name: &str) -> NodeState {
@@ -520,6 +520,34 @@ fn a_temporary_child_that_never_ran_is_run_elsewhere_where_its_node_is_drained_o
         assert!(world.is_ready("/t/a"), "{goes}: {:?}", world.row("/t/a"));
         assert_ne!(world.node_of("/t/a"), Some(was));
     }
+}
+
+/// `web` is told to stop first, and takes its time; `job` was told nothing yet.
+#[test]
+fn what_ends_by_itself_on_a_node_that_goes_is_not_taken_for_stopped() {
+    let going = || {
+        let mut world = World::new(&["n1"]);
+        world.apply(&tree("t", |_| {}, vec![with_restart("job", Restart::Transient), permanent("web")]));
+        world.say("n1", Observation::Leaving);
+        world.join("n2", 100, &[]);
+        world
+    };
+    let mut world = going();
+    world.exit("/t/job", ExitHow::Code(0), None);
+    assert_eq!(world.row("/t/job").state, State::Finished, "its work is done, and not done again");
+
+    let mut world = going();
+    world.exit("/t/job", ExitHow::Code(1), None);
+    assert_eq!(world.row("/t/job").restarts, 1, "a crash is a crash");
+
+    // Its node is short of time, and stops it.
+    let mut world = going();
+    let incarnation = world.run("/t/job").expect("it runs").incarnation;
+    world.say("n1", Observation::Stopping { path: path("/t/job"), incarnation });
+    world.exit("/t/job", ExitHow::Code(0), None);
+    world.settle();
+    assert_eq!((world.node_of("/t/job").as_deref(), world.row("/t/job").restarts), (Some("n2"), 0));
+    assert_eq!(world.last("/t/job").cause.message, "stopped by the shutdown of its node (exit code 0)");
 }
 
 #[test]

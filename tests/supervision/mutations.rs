@@ -23,7 +23,7 @@ use pando_tests::rules::world::World;
 /// Commands of one sequence.
 const COMMANDS: usize = 200;
 /// Sequences within which each mutation must be found.
-const BOUND: u64 = 1_000;
+const BOUND: u64 = 3_000;
 
 /// What became of the sequences with one rule broken.
 #[derive(Default)]

@@ -283,6 +283,7 @@ fn weight(command: &Command) -> usize {
             Observation::Started { .. }
             | Observation::Ready { .. }
             | Observation::NeverStarted { .. }
+            | Observation::Stopping { .. }
             | Observation::Leaving
             | Observation::Left
             | Observation::WorkerReady { .. } => USUAL_BYTES,

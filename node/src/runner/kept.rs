@@ -149,6 +149,7 @@ fn run_of(observation: &Observation) -> Option<(&Path, Incarnation)> {
         | Observation::Ready { path, incarnation }
         | Observation::Exited { path, incarnation, .. }
         | Observation::NeverStarted { path, incarnation }
+        | Observation::Stopping { path, incarnation }
         | Observation::WorkerReady { path, incarnation, .. } => Some((path, *incarnation)),
         Observation::Leaving | Observation::Left | Observation::Kept { .. } | Observation::Settled(_) => None,
     }

@@ -392,7 +392,10 @@ fn in_place_of(observation: &Observation) -> Observation {
             Observation::NeverStarted { path: path.clone(), incarnation: *incarnation }
         }
         Observation::Settled(_) => Observation::Settled(Vec::new()),
-        Observation::Started { path, .. } | Observation::Ready { path, .. } | Observation::WorkerReady { path, .. } => {
+        Observation::Started { path, .. }
+        | Observation::Ready { path, .. }
+        | Observation::WorkerReady { path, .. }
+        | Observation::Stopping { path, .. } => {
             Observation::NeverStarted { path: path.clone(), incarnation: Incarnation(0) }
         }
         Observation::Leaving => Observation::Leaving,

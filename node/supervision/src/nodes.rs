@@ -169,11 +169,7 @@ impl Change<'_> {
             Observation::Started { path, incarnation, pid } => self.run_started(&path, incarnation, node, id, pid),
             Observation::Ready { path, incarnation } => self.run_ready(&path, incarnation, node, id),
             Observation::Exited { path, incarnation, exit, started } => {
-                if let Some(mut run) = self.run_of(&path, incarnation, node, id) {
-                    // A runner that goes and is short of time stops what it was not yet told to stop.
-                    if self.cluster.session(node, id).is_some_and(|session| session.leaving) {
-                        run.stopping.get_or_insert(StopReason::Shutdown);
-                    }
+                if let Some(run) = self.run_of(&path, incarnation, node, id) {
                     self.run_over(&path, run, Over::Exited { exit, started });
                     self.go_on_leaving(node, id);
                 }
@@ -183,6 +179,12 @@ impl Change<'_> {
                 if let Some(run) = run.filter(|_| !broken(Mutation::PromiseForgotten)) {
                     self.run_over(&path, run, Over::NeverStarted);
                     self.go_on_leaving(node, id);
+                }
+            }
+            Observation::Stopping { path, incarnation } => {
+                let leaves = self.cluster.session(node, id).is_some_and(|session| session.leaving);
+                if leaves && self.run_of(&path, incarnation, node, id).is_some() {
+                    self.stop_run(&path, StopReason::Shutdown);
                 }
             }
             Observation::Leaving => self.leaving(node, id),

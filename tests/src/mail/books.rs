@@ -159,8 +159,7 @@ impl Books {
                 }
                 Some(Observation::Exited { started, .. }) => {
                     let Some((path, run)) = step.meant() else { return Ok(None) };
-                    let is_leaving = step.before.session(node, *session).is_some_and(|standing| standing.leaving);
-                    let asked = run.stopping.is_some() || is_leaving;
+                    let asked = run.stopping.is_some();
                     let free = self.over(path, run, started, asked, step);
                     Ok((!free && !asked).then(|| path.clone()))
                 }

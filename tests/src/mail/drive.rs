@@ -141,7 +141,13 @@ fn act(sim: &mut MailSim, nodes: &[NodeName], trouble: Trouble, dice: &mut Dice)
                 runner.say(Observation::Leaving);
             }
         }
-        88 => sim.finish_leaving(&node),
+        88 => {
+            let machine = sim.machines.get_mut(&node).filter(|machine| machine.runner.leaving);
+            match machine {
+                Some(machine) if dice.once_in(2) => machine.runner.stop_alone(),
+                _ => sim.finish_leaving(&node),
+            }
+        }
         89 => {
             let change = if dice.once_in(2) { Change::Drain(node) } else { Change::Undrain(node) };
             sim.change(change)?.ok();

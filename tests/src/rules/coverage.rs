@@ -10,7 +10,7 @@ use pando_supervision::{Applied, Command, EndProof, EventKind};
 use super::payers::Step;
 
 /// Everything that can be asked or observed, as the table names it.
-const ACCEPTED: [&str; 24] = [
+const ACCEPTED: [&str; 25] = [
     "command tick",
     "command write",
     "command grant_session",
@@ -35,6 +35,7 @@ const ACCEPTED: [&str; 24] = [
     "observation leaving",
     "observation left",
     "observation kept",
+    "observation stopping",
 ];
 
 /// How often each was accepted and made a difference, and how often each kind of event happened.
@@ -166,5 +167,6 @@ fn observation_name(observation: &Observation) -> &'static str {
         Observation::Kept { .. } => "kept",
         Observation::WorkerReady { .. } => "worker_ready",
         Observation::Settled(_) => "settled",
+        Observation::Stopping { .. } => "stopping",
     }
 }

@@ -394,6 +394,11 @@ impl Generator {
             2 => self.sim.come_back_beside_a_ghost(&node),
             3 => self.sim.end_ghosts(&node),
             4 => self.sim.finish_leaving(&node),
+            5 => {
+                self.sim.leave(&node)?;
+                self.sim.stop_alone(&node);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }

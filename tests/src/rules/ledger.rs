@@ -331,9 +331,10 @@ fn words_about_no_run_change_nothing(step: Step<'_>, expected: Option<&Expected>
     let Some(word) = step.word() else { return Ok(()) };
     let about = match word {
         Observation::Leaving | Observation::Left | Observation::Kept { .. } | Observation::Settled(_) => return Ok(()),
-        Observation::Started { path, .. } | Observation::Ready { path, .. } | Observation::WorkerReady { path, .. } => {
-            (path, false)
-        }
+        Observation::Started { path, .. }
+        | Observation::Ready { path, .. }
+        | Observation::WorkerReady { path, .. }
+        | Observation::Stopping { path, .. } => (path, false),
         Observation::Exited { path, .. } | Observation::NeverStarted { path, .. } => (path, true),
     };
     let meant = step.meant();

@@ -42,6 +42,7 @@ impl<'a> Step<'a> {
             | Observation::Ready { path, incarnation }
             | Observation::Exited { path, incarnation, .. }
             | Observation::NeverStarted { path, incarnation }
+            | Observation::Stopping { path, incarnation }
             | Observation::WorkerReady { path, incarnation, .. } => (path, *incarnation),
             Observation::Leaving | Observation::Left | Observation::Kept { .. } | Observation::Settled(_) => {
                 return None;
@@ -92,7 +93,6 @@ impl Payers {
                 None
             }
             Observation::NeverStarted { .. } => run.stopping.is_some().then_some(free),
-            Observation::Exited { .. } if is_leaving(step) => Some(free),
             Observation::Exited { exit, started, .. } if message_pays(step, path, run, started) => {
                 let escalates = rule(exit, &step.before.process(path)?.spec) == Some(ExitAction::Escalate);
                 Some(Expected { charged: escalates, escalates, ..free })
@@ -104,6 +104,7 @@ impl Payers {
                 Some(Expected { charged: would_be && !paid_before, escalates, paid_before, ..free })
             }
             Observation::Ready { .. }
+            | Observation::Stopping { .. }
             | Observation::Leaving
             | Observation::Left
             | Observation::Kept { .. }
@@ -128,10 +129,12 @@ impl Payers {
             matches!(group, Some(Group::TakingDown { .. } | Group::Pending { .. }))
         };
         self.paid.retain(|group| restarts(group));
+        // A charge in what is no group any more, while it still takes down what it was, is for one child alone.
+        let is_group = |group: &Path| step.after.supervisor(group).is_some_and(|group| group.strategy.is_group());
         for path in charged {
             // What is charged late is no reason to restart.
             let in_time = step.after.process(path).is_none() || expected.is_some_and(|one| one.path == *path);
-            self.paid.extend(path.parent().filter(|group| in_time && restarts(group)));
+            self.paid.extend(path.parent().filter(|group| in_time && restarts(group) && is_group(group)));
         }
     }
 
@@ -240,12 +243,6 @@ pub fn late_charges(step: Step<'_>, path: &Path) -> usize {
         accusations.filter(|accusation| accusation.worker == *path).count()
     };
     open(step.before).saturating_sub(open(step.after))
-}
-
-/// Whether the node that speaks has said that it goes: whatever ends there from then on ends for that.
-fn is_leaving(step: Step<'_>) -> bool {
-    let Command::Observe { node, session, .. } = step.command else { return false };
-    step.before.session(node, *session).is_some_and(|standing| standing.leaving)
 }
 
 /// The processes that would have to go along if a child went to another node; `None` where one of them would stay.

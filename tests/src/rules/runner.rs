@@ -125,6 +125,7 @@ impl Runner {
             | Observation::Ready { incarnation, .. }
             | Observation::Exited { incarnation, .. }
             | Observation::NeverStarted { incarnation, .. }
+            | Observation::Stopping { incarnation, .. }
             | Observation::WorkerReady { incarnation, .. } => Some(*incarnation),
             Observation::Leaving | Observation::Left | Observation::Kept { .. } | Observation::Settled(_) => None,
         };
@@ -236,6 +237,16 @@ impl Runner {
             keep: false,
         };
         self.runs.entry(incarnation).or_insert_with(fresh).state = state;
+    }
+
+    /// A node that goes stops all that runs by itself.
+    pub fn stop_alone(&mut self) {
+        for incarnation in self.in_state(Local::Running) {
+            let Some(run) = self.runs.get_mut(&incarnation) else { continue };
+            run.state = Local::Stopping;
+            let path = run.path.clone();
+            self.say(Observation::Stopping { path, incarnation });
+        }
     }
 
     /// The runs in a state.

@@ -213,6 +213,13 @@ impl Sim {
         Ok(())
     }
 
+    /// A machine that goes is short of time, and stops what runs there.
+    pub fn stop_alone(&mut self, node: &NodeName) {
+        if let Some(runner) = self.runners.get_mut(node).filter(|runner| runner.leaving) {
+            runner.stop_alone();
+        }
+    }
+
     /// A machine that goes and runs nothing any more says so, and is off.
     ///
     /// # Errors

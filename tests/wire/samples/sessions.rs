@@ -113,6 +113,7 @@ pub fn observations() -> Vec<Observation> {
             readiness: Readiness { starts: true, prefetch: 16 },
         },
         Observation::Settled(settlements()),
+        Observation::Stopping { path: path(), incarnation: Incarnation(5) },
     ]);
     observations
 }

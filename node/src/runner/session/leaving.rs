@@ -75,9 +75,11 @@ impl<R: AsyncRuntime, P: Processes> Runner<R, P> {
             is_unanswered,
             "what runs here is stopped all at once: nobody leads that, or it took too long"
         );
-        for (_, incarnation, state) in session.runs.alive() {
+        for (path, incarnation, state) in session.runs.alive() {
             if state == Local::Running {
                 session.runs.stopping(incarnation);
+                // Before its end is told, which would be its own otherwise.
+                session.observe(&self.voters, now, Observation::Stopping { path, incarnation });
                 self.processes.stop(incarnation);
             }
         }
