@@ -141,7 +141,8 @@ fn of_runs(bed: &Bed) -> Vec<(&'static str, Bed, Command)> {
 
 fn of_mail(bed: &Bed) -> Vec<(&'static str, Bed, Command)> {
     let at = path("/w/p");
-    let send = |count| Change::Send { to: at.clone(), messages: vec![NewMessage::of([b'x'; 100]); count], asks: false };
+    let send =
+        |count| Change::Send { to: at.clone(), messages: vec![NewMessage::of(vec![b'x'; 100]); count], asks: false };
     let paused = bed.after(bed.write(Change::Pause(at.clone())));
     let again = bed.after(bed.exit("/w/p/5"));
     let again = again.after(again.started("/w/p/5"));
@@ -227,7 +228,7 @@ impl Bed {
 
     fn sent(mut self, mut count: usize) -> Self {
         while count > 0 {
-            let messages = vec![NewMessage::of([b'x'; 100]); BATCH.min(count)];
+            let messages = vec![NewMessage::of(vec![b'x'; 100]); BATCH.min(count)];
             count -= messages.len();
             self = self.after(self.write(Change::Send { to: path("/w/p"), messages, asks: false }));
         }
@@ -266,7 +267,9 @@ impl Bed {
 
     fn observe(&self, node: &str, observation: Observation) -> Command {
         let node = name(node);
-        let session = self.session(&node);
+        // One that leaves has no current session, and says that it has left under its former one.
+        let newest = self.cluster.nodes[&node].sessions.keys().next_back().copied();
+        let session = newest.unwrap_or_else(|| panic!("{node} has no session"));
         let number = self.cluster.session(&node, session).map_or(0, |session| session.observed) + 1;
         Command::Observe { node, session, number, observation }
     }
@@ -332,7 +335,7 @@ fn group() -> TreeSpec {
 fn kept() -> TreeSpec {
     let kept = process("kept", |_, process| {
         process.on_disconnect = OnDisconnect::Keep;
-        process.place.require = vec!["keeps=it".parse().expect("a label")];
+        process.place.require = ["keeps=it".parse().expect("a label")].into();
     });
     tree("k", |_| {}, vec![kept])
 }
