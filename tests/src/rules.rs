@@ -16,6 +16,7 @@ pub mod generator;
 pub mod groups;
 pub mod healing;
 pub mod ledger;
+pub mod names;
 pub mod payers;
 pub mod places;
 pub mod replay;
