@@ -29,6 +29,9 @@ const MOST_FILLER: u32 = 600;
 /// So many of them are purged at once.
 const PURGE_EACH: u32 = 16;
 
+/// Voters write their snapshots side by side, or one after the other within this time.
+const SOON_AFTER: Duration = Duration::from_secs(2);
+
 /// What the data folder of a voter tells of its snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Snapshots {
@@ -92,18 +95,21 @@ impl Load {
         let mut sent = 0;
         let mut waits = Vec::new();
         let end = Instant::now() + LIMIT;
+        let mut written_last = None;
         loop {
             let now = self.snapshots();
             if now.iter().zip(&before).all(is_new) && !now.iter().any(|one| one.is_written) {
                 return waits;
             }
             assert!(Instant::now() < end && sent < MOST_FILLER, "after {sent} MiB no snapshot of all: {now:?}");
+            // Another voter begins a moment later, unless it had just written one.
+            let is_soon = written_last.is_some_and(|at: Instant| at.elapsed() < SOON_AFTER);
             if now.iter().any(|one| one.is_written) {
+                written_last = Some(Instant::now());
                 let began = Instant::now();
                 self.small_write().await;
                 waits.push(began.elapsed().as_secs_f64() * 1e3);
-            } else if now.iter().zip(&before).any(is_new) {
-                // Another voter begins a moment later.
+            } else if is_soon {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             } else {
                 self.fill(filler, sent).await;
